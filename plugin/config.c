@@ -67,7 +67,8 @@ static uint32_t small_number(const struct source *from, const char *name)
 	return value < 0 || value >= CONFIG_UNKNOWN ? CONFIG_UNKNOWN : (uint32_t)value;
 }
 
-/* "" where it is not set, or would have to be cut: another path or list than the one that was meant. */
+/* "" where it is not set, or would have to be cut: another path or list than the one that was
+ * meant. */
 static void text(const struct source *from, const char *name, char *to, size_t room)
 {
 	const char *value = from->get(name);

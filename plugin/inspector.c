@@ -30,11 +30,13 @@ struct net inspector_net;
 struct hosttime inspector_hosttime;
 
 static struct {
-	pthread_mutex_t lock; /* of all below, and of communicators and keys while they are folded */
+	/* Of all below, and of communicators and keys while they are folded. */
+	pthread_mutex_t lock;
 	bool tried, ready;
 	pid_t pid; /* whose box it is: a forked child must leave it alone */
 	unsigned live;       /* communicators, those without a record too */
-	_Atomic bool forked; /* this is a child: another thread of the parent may have held the lock */
+	/* This is a child: another thread of the parent may have held the lock. */
+	_Atomic bool forked;
 	struct {             /* of control.library */
 		abi_logger logger;
 		unsigned api;
@@ -101,8 +103,8 @@ static const char *get_environment(const char *name)
 	return getenv(name);
 }
 
-/* False when there is nowhere to write anything. A directory of the user's own is made and opened by the threads that
- * write there: it may be on a file system that hangs. */
+/* False when there is nowhere to write anything. A directory of the user's own is made and opened
+ * by the threads that write there: it may be on a file system that hangs. */
 static bool find_dir(struct descriptor *dir)
 {
 	struct config *config = &self.config;
@@ -121,7 +123,8 @@ static bool find_dir(struct descriptor *dir)
 	return config->json;
 }
 
-/* The box is for Slurm's report; in a directory of the user's own nobody would ever take it away. */
+/* The box is for Slurm's report; in a directory of the user's own nobody would ever take it
+ * away. */
 static bool make_box(int dir_fd)
 {
 	char message[512];
@@ -152,10 +155,12 @@ static void set_up_json(void)
 		track_trace(&inspector_track, trace_open(BOX_OPS));
 }
 
-/* Each interface gets the bits that it knows. Asking for an operation brings the calls around it. */
+/* Each interface gets the bits that it knows. Asking for an operation brings the calls around
+ * it. */
 static int wanted_events(unsigned api)
 {
-	bool needs_p2p = api >= 3 && api <= 6; /* what a rank sends to itself must be known: hot/clockmix.h */
+	/* What a rank sends to itself must be known: hot/clockmix.h. */
+	bool needs_p2p = api >= 3 && api <= 6;
 
 	return ABI_COLL | (self.config.p2p || needs_p2p ? ABI_P2P : 0) | (api >= 3 ? ABI_KERNEL_CH : 0) |
 	       (api >= 6 ? ABI_CE_COLL : 0) | (api >= 7 && self.config.phases ? ABI_KERNEL_PHASE : 0) |
@@ -274,8 +279,8 @@ static bool is_live(unsigned index, uint32_t generation)
 	return atomic_load(&comm->state) == BOX_COMM_LIVE && atomic_load(&comm->generation) == generation;
 }
 
-/* The library of a communicator, as begin() has kept it: with its record, or in the context of one that has none.
- * MASK_LIBRARIES: it is none of ours, or no more. */
+/* The library of a communicator, as begin() has kept it: with its record, or in the context of one
+ * that has none. MASK_LIBRARIES: it is none of ours, or no more. */
 static unsigned library_of(const void *context)
 {
 	uint32_t generation;
@@ -299,7 +304,8 @@ static void *keep_library(void *context, unsigned library)
 	return context;
 }
 
-/* One of a GPU that has no place in the header has no record: another one's would have its figures. */
+/* One of a GPU that has no place in the header has no record: another one's would have its
+ * figures. */
 static void *add_comm(const struct inspector_comm *comm)
 {
 	struct comm_fields fields = comm->fields;
@@ -367,9 +373,11 @@ void inspector_init(const struct inspector_comm *comm, void **context, int *mask
 static void end_all(void)
 {
 	atomic_store(&self.box.header->state, BOX_FINALIZED);
-	if (mask_is_denied(&self.mask)) /* there is no thread to write a box that is not in memory */
+	/* There is no thread to write a box that is not in memory. */
+	if (mask_is_denied(&self.mask))
 		box_snapshot(&self.box);
-	/* Under the lock: a communicator that comes now must find the thread told to stop, and start it. */
+	/* Under the lock: a communicator that comes now must find the thread told to stop, and
+	 * start it. */
 	thread_ask_to_stop(&self.beat.thread);
 	if (self.json_ready)
 		thread_ask_to_stop(&self.json.thread);

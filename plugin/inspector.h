@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inspector.h - the one inspector of the process: set up by the first communicator, idle after the last. */
+/* inspector.h - the one inspector of the process: set up by the first communicator, idle after the
+ * last. */
 #ifndef NCCL_INSPECTOR_INSPECTOR_H
 #define NCCL_INSPECTOR_INSPECTOR_H
 
@@ -17,14 +18,16 @@ struct inspector_comm {
 	void *caller; /* an address in libnccl */
 };
 
-/* A communicator comes: writes its context and NCCL's activation mask. Never fails: if nothing can be measured the context is NULL and
- * the mask 0, because NCCL takes an error for a reason to unload the library, more than once. Any thread. */
+/* A communicator comes: writes its context and NCCL's activation mask. Never fails: if nothing can
+ * be measured the context is NULL and the mask 0, because NCCL takes an error for a reason to
+ * unload the library, more than once. Any thread. */
 void inspector_init(const struct inspector_comm *comm, void **context, int *mask);
 
 /* The first event of a communicator has named it (v1 to v3): after track_name has returned true. */
 void inspector_named(const void *context);
 
-/* A communicator goes; any context. After the last one of a libnccl it waits at most 100 ms for the background threads. Any thread. */
+/* A communicator goes; any context. After the last one of a libnccl it waits at most 100 ms for the
+ * background threads. Any thread. */
 void inspector_finalize(void *context);
 
 /* How long the host's threads are inside NCCL; off unless the configuration asks for it. */

@@ -93,7 +93,8 @@ TRACK_HOT static int start_event_v4(void *context, void **handle, struct abi_des
 	return start_other_v4(context, handle, event);
 }
 
-/* A captured call runs later, if at all, and tells nothing of when: its operations are to know of it. */
+/* A captured call runs later, if at all, and tells nothing of when: its operations are to know of
+ * it. */
 OTHER static int coll_call(void *context, void **handle, const struct abi_coll_api *call)
 {
 	const struct event event = {

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tables.h - the tables that NCCL looks for: each version's structures to what the hot path takes, nothing more.
+/* tables.h - the tables that NCCL looks for: each version's structures to what the hot path takes,
+ * nothing more.
  *
- * After init the functions have nothing to say but success. Every start writes the handle, NULL too: NCCL does not clear it
- * before, and stops whatever it finds. v4 to v7 are in tables.c, v1 to v3 in tables_old.c.
+ * After init the functions have nothing to say but success. Every start writes the handle, NULL
+ * too: NCCL does not clear it before, and stops whatever it finds. v4 to v7 are in tables.c, v1 to
+ * v3 in tables_old.c.
  */
 #ifndef NCCL_INSPECTOR_TABLES_H
 #define NCCL_INSPECTOR_TABLES_H
@@ -22,7 +24,8 @@ enum { NCCL_SUCCESS = 0 };
 #define NAME "slurm-nccl-inspector"
 #define EXPORT __attribute__((visibility("default")))
 
-/* A communicator comes; `caller`: an address in libnccl. Writes its context and NCCL's activation mask. Gives NCCL_SUCCESS. */
+/* A communicator comes; `caller`: an address in libnccl. Writes its context and NCCL's activation
+ * mask. Gives NCCL_SUCCESS. */
 int tables_init(unsigned api, void **context, uint64_t comm_id, int *mask, const char *name, int nnodes,
 		int nranks, int rank, abi_logger logger, void *caller);
 

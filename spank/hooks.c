@@ -76,7 +76,8 @@ static bool wait_for(pid_t pid, unsigned int ms)
 	return true;
 }
 
-/* What the host has set for itself: slurmd blocks or ignores some signals, and that is inherited. */
+/* What the host has set for itself: slurmd blocks or ignores some signals, and that is
+ * inherited. */
 static void restore_signals(void)
 {
 	sigset_t none;

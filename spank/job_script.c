@@ -4,8 +4,8 @@
  * slurmd starts `slurmstepd spank prolog` and `spank epilog` for them, as root, if it found them
  * when it was started itself. A node without this library has no callbacks and runs nothing: so the
  * hooks need no line in slurm.conf, which would drain every node where the package is missing.
- * slurmd drains a node whose callback crashes or hangs: hooks.h says why that cannot come from here.
- * Only spank_get_item may be asked in these two; slurm_spank_init has not been called.
+ * slurmd drains a node whose callback crashes or hangs: hooks.h says why that cannot come from
+ * here. Only spank_get_item may be asked in these two; slurm_spank_init has not been called.
  */
 #include <errno.h>
 #include <inttypes.h>

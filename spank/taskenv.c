@@ -146,8 +146,8 @@ static uint64_t find_number(enum variable variable, const struct settings *setti
 	return number[variable];
 }
 
-/* A profiler of another directory is taken for NVIDIA's: its file has the same name. A name alone is ours: the loader finds
- * it where the site has told it to look. */
+/* A profiler of another directory is taken for NVIDIA's: its file has the same name. A name alone
+ * is ours: the loader finds it where the site has told it to look. */
 static bool is_ours(const char *profiler)
 {
 	static const char tail[] = "/nccl-inspector/" PROFILER_NAME;

@@ -79,8 +79,8 @@ static bool measure_more(struct budget *budget, uint64_t now_ns)
 	return true;
 }
 
-/* Of all rounds but the worst: the time in calls comes from a few samples, and one that was preempted would weigh
- * as much as a heavy load. */
+/* Of all rounds but the worst: the time in calls comes from a few samples, and one that was
+ * preempted would weigh as much as a heavy load. */
 static bool judge(struct budget *budget, uint64_t now_ns)
 {
 	uint32_t hot = share_ppm(budget->hot_ns - budget->worst_hot_ns, budget->span_ns - budget->worst_span_ns);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ask/budget.h - how many operations are measured, so that the plugin keeps within its share of a core.
+/* ask/budget.h - how many operations are measured, so that the plugin keeps within its share of a
+ * core.
  *
- * After 5 s above the budget NCCL is asked for the kernel events of half as many operations, after 30 s below half of it for
- * those of twice as many. If that does not last a minute, the next time takes twice as long, up to an hour, so that it does
- * not flap.
+ * After 5 s above the budget NCCL is asked for the kernel events of half as many operations, after
+ * 30 s below half of it for those of twice as many. If that does not last a minute, the next time
+ * takes twice as long, up to an hour, so that it does not flap.
  *
- * Sampling saves only time in NCCL's calls. What the plugin's own threads take lowers what is left for the calls, but to no
- * less than half of the budget: otherwise a thread that costs too much would take measurements away and save nothing.
+ * Sampling saves only time in NCCL's calls. What the plugin's own threads take lowers what is left
+ * for the calls, but to no less than half of the budget: otherwise a thread that costs too much
+ * would take measurements away and save nothing.
  *
  * All functions want the inspector's lock. Times are totals in ns; `now_ns` is CLOCK_MONOTONIC.
  */
@@ -39,7 +41,8 @@ void budget_init(struct budget *budget, uint32_t budget_ppm);
 /* Measuring begins, or begins again: what was before does not count. */
 void budget_begin(struct budget *budget, uint64_t now_ns, uint64_t hot_ns, uint64_t own_ns);
 
-/* About once a second, with the time spent in NCCL's calls and by our own threads. Returns whether `every` has changed. */
+/* About once a second, with the time spent in NCCL's calls and by our own threads. Returns whether
+ * `every` has changed. */
 bool budget_round(struct budget *budget, uint64_t now_ns, uint64_t hot_ns, uint64_t own_ns);
 
 #endif

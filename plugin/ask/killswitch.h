@@ -14,11 +14,12 @@ struct killswitch {
 	bool disabled;         /* as seen last */
 };
 
-/* Takes the first look at <dir>/disabled; `dir` must outlive the structure. If it is not on tmpfs, where a look may block, the first
- * look is the last one. */
+/* Takes the first look at <dir>/disabled; `dir` must outlive the structure. If it is not on tmpfs,
+ * where a look may block, the first look is the last one. */
 void killswitch_open(struct killswitch *killswitch, const char *dir);
 
-/* Looks again, in two system calls, and returns `disabled`. An error other than "there is no such file" changes nothing. */
+/* Looks again, in two system calls, and returns `disabled`. An error other than "there is no such
+ * file" changes nothing. */
 bool killswitch_look(struct killswitch *killswitch);
 
 #endif

@@ -86,7 +86,8 @@ static void silence(struct mask_library *library)
 
 static void fall_silent(struct mask *mask)
 {
-	atomic_store(&mask->track->sample_every, 1); /* from here on every thread writes at most once more */
+	/* From here on every thread writes at most once more. */
+	atomic_store(&mask->track->sample_every, 1);
 	for (unsigned i = 0; i < MASK_LIBRARIES; i++)
 		if (mask->library[i].comms)
 			silence(&mask->library[i]);
@@ -142,8 +143,8 @@ static unsigned find_library(const struct mask *mask, const int *nccl_mask)
 	return empty;
 }
 
-/* The hot path samples with this library's mask from now on; MASK_LIBRARIES: with none. What it has written into
- * another's last is looked for. */
+/* The hot path samples with this library's mask from now on; MASK_LIBRARIES: with none. What it has
+ * written into another's last is looked for. */
 static void make_current(struct mask *mask, unsigned library)
 {
 	if (has_comms(mask) && mask->current != library)

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ask/mask.h - whether NCCL tells us of its operations at present, and of how many it tells all.
  *
- * Brings the site's kill switch, its list of NCCL versions and the budget together in NCCL's activation mask, and keeps the
- * box's account of the time in which less was measured.
+ * Brings the site's kill switch, its list of NCCL versions and the budget together in NCCL's
+ * activation mask, and keeps the box's account of the time in which less was measured.
  *
- * The mask is one integer in libnccl for the whole process. A process may have more than one libnccl (one is linked into a
- * framework). The mask is written only while a communicator of that libnccl lives, and only when something changes, so that a
- * value which somebody else has set since (NCCL's RAS client sets the mask, too) stays. While it samples, the hot path writes
- * the mask of one libnccl (hot/sampling.h), and such a store may come after a change here; the next rounds look for that and put
- * it right.
+ * The mask is one integer in libnccl for the whole process. A process may have more than one
+ * libnccl (one is linked into a framework). The mask is written only while a communicator of that
+ * libnccl lives, and only when something changes, so that a value which somebody else has set since
+ * (NCCL's RAS client sets the mask, too) stays. While it samples, the hot path writes the mask of
+ * one libnccl (hot/sampling.h), and such a store may come after a change here; the next rounds look
+ * for that and put it right.
  *
- * All functions want the inspector's lock, except those that only ask. Times are CLOCK_MONOTONIC, in ns.
+ * All functions want the inspector's lock, except those that only ask. Times are CLOCK_MONOTONIC,
+ * in ns.
  */
 #ifndef NCCL_INSPECTOR_ASK_MASK_H
 #define NCCL_INSPECTOR_ASK_MASK_H
@@ -55,20 +57,24 @@ bool mask_is_denied(const struct mask *mask);
 /* Whether nothing is measured at present. Any thread. */
 bool mask_is_silent(const struct mask *mask);
 
-/* A communicator comes, with the address of its NCCL's mask and the events that we want. Returns the number of its library, which
- * is the current one from now on; MASK_LIBRARIES if there are too many: then its mask is left alone. */
+/* A communicator comes, with the address of its NCCL's mask and the events that we want. Returns
+ * the number of its library, which is the current one from now on; MASK_LIBRARIES if there are too
+ * many: then its mask is left alone. */
 unsigned mask_begin(struct mask *mask, int *nccl_mask, int wanted, uint64_t now_ns);
 
 /* The events that we want of a library have changed. */
 void mask_want(struct mask *mask, unsigned library, int wanted);
 
-/* A communicator of a library goes; with the last one its mask is not ours any more. Returns how many of that library are left. */
+/* A communicator of a library goes; with the last one its mask is not ours any more. Returns how
+ * many of that library are left. */
 unsigned mask_end(struct mask *mask, unsigned library, uint64_t now_ns);
 
-/* About once a second, by the beat. `own_ns`: CPU time of its thread so far. box_header.hot_ns must be up to date. */
+/* About once a second, by the beat. `own_ns`: CPU time of its thread so far. box_header.hot_ns must
+ * be up to date. */
 void mask_round(struct mask *mask, uint64_t now_ns, uint64_t own_ns);
 
-/* Takes out what is to be logged, "" for nothing. The caller logs it when it has let go of the lock. */
+/* Takes out what is to be logged, "" for nothing. The caller logs it when it has let go of the
+ * lock. */
 void mask_take_message(struct mask *mask, char message[MASK_MESSAGE_BYTES]);
 
 #endif

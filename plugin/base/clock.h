@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/clock.h - the cheapest clock of the machine: TSC, cntvct, or CLOCK_MONOTONIC where the TSC is not invariant. */
+/* base/clock.h - the cheapest clock of the machine: TSC, cntvct, or CLOCK_MONOTONIC where the TSC
+ * is not invariant. */
 #ifndef NCCL_INSPECTOR_BASE_CLOCK_H
 #define NCCL_INSPECTOR_BASE_CLOCK_H
 
@@ -10,7 +11,8 @@
 #include <x86intrin.h>
 #endif
 
-extern bool clock_has_counter; /* set once by clock_calibrate; false: ticks are CLOCK_MONOTONIC ns */
+/* Set once by clock_calibrate; false: ticks are CLOCK_MONOTONIC ns. */
+extern bool clock_has_counter;
 
 /* The time of a clock of the system, in ns. */
 static inline uint64_t clock_ns(clockid_t id)
@@ -21,7 +23,8 @@ static inline uint64_t clock_ns(clockid_t id)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Ticks of the cheapest clock. They never go back within a thread; other threads of the machine read the same clock. */
+/* Ticks of the cheapest clock. They never go back within a thread; other threads of the machine
+ * read the same clock. */
 static inline uint64_t clock_ticks(void)
 {
 #if defined(__x86_64__)
@@ -38,8 +41,8 @@ static inline uint64_t clock_ticks(void)
 	return clock_ns(CLOCK_MONOTONIC);
 }
 
-/* Returns the nanoseconds of one tick, in 2^-32. Takes 2 ms the first time. To be called once before any clock_ticks, under the
- * inspector's lock. */
+/* Returns the nanoseconds of one tick, in 2^-32. Takes 2 ms the first time. To be called once
+ * before any clock_ticks, under the inspector's lock. */
 uint64_t clock_calibrate(void);
 
 /* `ns_per_tick_q32`: clock_calibrate(). */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* base/compat.h - ask for the oldest versions of glibc's functions.
  *
- * The plugin is loaded inside the user's container, whose glibc may be as old as 2.28; glibc 2.32 and 2.34
- * moved these functions into libc and gave them new versions without changing them. Included before everything
- * else by the Makefile (not in sanitizer builds, whose interceptors know the new versions only). A test holds
- * the libraries of both machines to 2.28 and names what needs a line here. stat and its like, new in 2.33, have
- * no older version to ask for: use statx.
+ * The plugin is loaded inside the user's container, whose glibc may be as old as 2.28; glibc 2.32
+ * and 2.34 moved these functions into libc and gave them new versions without changing them.
+ * Included before everything else by the Makefile (not in sanitizer builds, whose interceptors know
+ * the new versions only). A test holds the libraries of both machines to 2.28 and names what needs
+ * a line here. stat and its like, new in 2.33, have no older version to ask for: use statx.
  */
 #ifndef NCCL_INSPECTOR_BASE_COMPAT_H
 #define NCCL_INSPECTOR_BASE_COMPAT_H

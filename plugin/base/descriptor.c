@@ -19,7 +19,8 @@ int descriptor_move(int fd)
 	return higher;
 }
 
-/* Where old container runtimes refuse statx. By number: fstat as a symbol is younger than the glibc of old containers. */
+/* Where old container runtimes refuse statx. By number: fstat as a symbol is younger than the glibc
+ * of old containers. */
 static bool look_the_old_way(int dir_fd, const char *name, struct file_found *found)
 {
 	struct stat old;

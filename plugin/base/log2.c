@@ -3,7 +3,8 @@
 
 int32_t log2_table[(1u << LOG2_TABLE_BITS) + 1];
 
-/* log2 of 1 + slot / 256, digit by digit: squaring doubles the logarithm, so that a result of 2 or more is a one. */
+/* log2 of 1 + slot / 256, digit by digit: squaring doubles the logarithm, so that a result of 2 or
+ * more is a one. */
 static int32_t log2_of_slot(unsigned slot)
 {
 	uint64_t x = (1ull << 31) + ((uint64_t)slot << (31 - LOG2_TABLE_BITS));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* base/log2.h - binary logarithm in fixed point (2^-20), without libm and in a few nanoseconds.
  *
- * The geometric mean of bandwidths is the mean of their logarithms; its sum is kept in the hot path.
+ * The geometric mean of bandwidths is the mean of their logarithms; its sum is kept in the hot
+ * path.
  */
 #ifndef NCCL_INSPECTOR_BASE_LOG2_H
 #define NCCL_INSPECTOR_BASE_LOG2_H

@@ -8,7 +8,8 @@
 #define DIGITS_17 100000000000000000u /* the least number that 17 digits do not hold */
 #define MAX_BINARY_DIGITS 27
 
-/* value = mantissa / 2^binary_digits, mantissa odd. False for 0 and what is negative, subnormal or no number. */
+/* value = mantissa / 2^binary_digits, mantissa odd. False for 0 and what is negative, subnormal or
+ * no number. */
 static bool take_apart(double value, uint64_t *mantissa, int *binary_digits)
 {
 	uint64_t bits;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/number.h - numbers and pieces of text into a buffer, without printf, which is too slow for every operation.
+/* base/number.h - numbers and pieces of text into a buffer, without printf, which is too slow for
+ * every operation.
  *
  * The caller has seen to the room. Each function returns the end of what it wrote; no '\0' follows.
  */
@@ -34,7 +35,8 @@ static inline void put_pair(char *to, uint32_t value)
 	memcpy(to, pairs + value * 2, 2);
 }
 
-/* How many digits a number has: its bits times log10(2), and one more where that power of ten is reached. */
+/* How many digits a number has: its bits times log10(2), and one more where that power of ten is
+ * reached. */
 static inline unsigned digits_of(uint64_t value)
 {
 	static const uint64_t powers[] = {
@@ -91,9 +93,9 @@ static inline char *put_micro(char *to, double value)
 
 #define PUT_DOUBLE_ROOM 320u /* of the longest one: "%.3f" of the largest double */
 
-/* Numbers as printf writes them by "%.17g" and "%.3f", at most PUT_DOUBLE_ROOM bytes. Ten times as fast as printf for those that
- * metrics have: integers, and fractions of few binary digits. Others go to printf itself, whose decimal point is that of the
- * calling thread's locale. */
+/* Numbers as printf writes them by "%.17g" and "%.3f", at most PUT_DOUBLE_ROOM bytes. Ten times as
+ * fast as printf for those that metrics have: integers, and fractions of few binary digits. Others
+ * go to printf itself, whose decimal point is that of the calling thread's locale. */
 char *put_17g(char *to, double value);
 char *put_3f(char *to, double value);
 

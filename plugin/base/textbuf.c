@@ -8,7 +8,8 @@
 
 #include "base/number.h"
 
-/* Above malloc's threshold for maps of their own: what is never written to costs nothing. Holds most texts. */
+/* Above malloc's threshold for maps of their own: what is never written to costs nothing. Holds
+ * most texts. */
 #define FIRST_ROOM (160u << 10)
 
 void textbuf_clear(struct textbuf *text)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* base/textbuf.h - a text that grows while it is written, for one thread.
  *
- * Without memory it is marked failed, and later calls do nothing until it is cleared. A structure of zeros is an empty text.
+ * Without memory it is marked failed, and later calls do nothing until it is cleared. A structure
+ * of zeros is an empty text.
  */
 #ifndef NCCL_INSPECTOR_BASE_TEXTBUF_H
 #define NCCL_INSPECTOR_BASE_TEXTBUF_H

@@ -49,7 +49,8 @@ static void *run(void *argument)
 	return thread->main(thread->argument);
 }
 
-/* glibc takes the program's thread-local data out of the stack, and some programs have much of it. */
+/* glibc takes the program's thread-local data out of the stack, and some programs have much of
+ * it. */
 static size_t stack_bytes(const pthread_attr_t *attributes)
 {
 	size_t (*minimum)(const pthread_attr_t *) =

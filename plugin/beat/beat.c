@@ -16,8 +16,10 @@
 
 #define ROUND_NS 1000000000ull
 #define ROUND_SPREAD_NS 125000000ull
-#define DRAIN_MIN_NS 20000000ull  /* 100,000 operations a second take a quarter of the room */
-#define DRAIN_MAX_NS 250000000ull /* and if they come all at once after a pause, all of it at 32,000 */
+/* With 100,000 operations a second a quarter of the room is used from one drain to the next; if they
+ * come all at once after a pause, 32,000 a second use all of it. */
+#define DRAIN_MIN_NS 20000000ull
+#define DRAIN_MAX_NS 250000000ull
 #define SNAPSHOT_NS 30000000000ull /* of a box that is not on tmpfs, where there is no interval */
 
 static void prom_name(const struct beat *beat, unsigned gpu, char *name, size_t room)
@@ -40,8 +42,8 @@ static void log_failure(struct beat *beat, const char *name, int error)
 	beat->failing = true;
 }
 
-/* The directory, opened anew where the application has closed it; -1: none. The user's own is made and opened here, by
- * the thread: it may be on a file system that hangs. */
+/* The directory, opened anew where the application has closed it; -1: none. The user's own is made
+ * and opened here, by the thread: it may be on a file system that hangs. */
 static int open_dir(struct beat *beat)
 {
 	struct file_identity before = beat->dir.identity;
@@ -76,8 +78,8 @@ static void unpublish(struct beat *beat)
 	}
 }
 
-/* Without an interval and without Slurm the metrics are written once, at the end, and stay: the directory is the user's
- * own. */
+/* Without an interval and without Slurm the metrics are written once, at the end, and stay: the
+ * directory is the user's own. */
 static bool writes_at_end(const struct beat *beat)
 {
 	return beat->config->prom && beat->config->make_dir && !beat->config->interval_us;
@@ -87,7 +89,8 @@ void beat_close(struct beat *beat, uint64_t due_ns)
 {
 	thread_close(&beat->thread, due_ns); /* it withdraws the files */
 	atomic_store(&beat->closing, true);
-	if (!beat->config->make_dir) /* the user's own directory is perhaps what the thread is stuck at */
+	/* The user's own directory is perhaps what the thread is stuck at. */
+	if (!beat->config->make_dir)
 		unpublish(beat);
 }
 
@@ -116,7 +119,8 @@ static void publish_gpu(struct beat *beat, unsigned gpu)
 		promfile_remove(dir_fd, name);
 }
 
-/* Texts of all GPUs under one hold of the lock: they are of the same window and the same communicators. */
+/* Texts of all GPUs under one hold of the lock: they are of the same window and the same
+ * communicators. */
 static void publish(struct beat *beat)
 {
 	uint32_t gpus = 0;
@@ -164,8 +168,8 @@ static void one_beat(struct beat *beat)
 		beat->log(message);
 }
 
-/* Takes what is over from NCCL's threads before there are too many. Returns how long to wait for the next time: until a
- * quarter of the room is used, if it goes on like this. */
+/* Takes what is over from NCCL's threads before there are too many. Returns how long to wait for
+ * the next time: until a quarter of the room is used, if it goes on like this. */
 static uint64_t drain(struct beat *beat, uint64_t waited_ns)
 {
 	unsigned taken;
@@ -188,7 +192,8 @@ static void end(struct beat *beat)
 	}
 }
 
-/* Not always the same: a program whose steps take as long would be looked at in the same place of each. */
+/* Not always the same: a program whose steps take as long would be looked at in the same place of
+ * each. */
 static uint64_t round_length(uint64_t now)
 {
 	return ROUND_NS - (now * 0x9e3779b97f4a7c15ull >> 32) * ROUND_SPREAD_NS / UINT32_MAX;
@@ -215,7 +220,8 @@ static void *beat_main(void *argument)
 
 		if (stop || now >= next_beat) {
 			if (stop)
-				one_beat(beat); /* what waited for one more round is settled in the next */
+				/* What waited for one more round is settled in the next. */
+				one_beat(beat);
 			one_beat(beat);
 			next_beat = now + round_length(now);
 		}

@@ -22,7 +22,8 @@ double bandwidth_bus_factor(unsigned func, int nranks)
 	case BOX_FUNC_SEND:
 	case BOX_FUNC_RECV:
 	case BOX_FUNC_SENDRECV:
-	case BOX_FUNC_ALLTOALL: /* groups of Sends and Recvs: their rate is of the bytes to others (hot/groups.h) */
+	/* Groups of Sends and Recvs: their rate is of the bytes to others (hot/groups.h). */
+	case BOX_FUNC_ALLTOALL:
 	case BOX_FUNC_GATHER:
 	case BOX_FUNC_SCATTER:
 		return 1;

@@ -56,8 +56,9 @@ static bool is_memory_fs(int fd)
 	return fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
 }
 
-/* Exclusive creation: pid 1 of one container must not take the file of pid 1 of another. Nobody but us may write to it,
- * not even its owner: a file that becomes shorter would end the process with SIGBUS. */
+/* Exclusive creation: pid 1 of one container must not take the file of pid 1 of another. Nobody but
+ * us may write to it, not even its owner: a file that becomes shorter would end the process with
+ * SIGBUS. */
 static int create_file(struct box *box, int dir_fd, const char *step)
 {
 	char name[sizeof(box->stem) + 8];
@@ -72,7 +73,8 @@ static int create_file(struct box *box, int dir_fd, const char *step)
 		int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0400);
 
 		if (fd >= 0)
-			return descriptor_move(fd); /* before it is locked: closing any descriptor unlocks */
+			/* Before it is locked: closing any descriptor unlocks. */
+			return descriptor_move(fd);
 		if (errno != EEXIST)
 			return -errno;
 	}

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* box/box.h - what a process knows of its communication, in one mapped file.
  *
- * The hot path adds to these tables with relaxed atomics, so whatever kills the process, everything up to its last event is in
- * the file. This header is a wire format: python/nccl_inspector/box/reader.py reads it, and packaging/doc/internals.md describes
- * it. All numbers are little-endian. A reader uses pread, never mmap.
+ * The hot path adds to these tables with relaxed atomics, so whatever kills the process, everything
+ * up to its last event is in the file. This header is a wire format:
+ * python/nccl_inspector/box/reader.py reads it, and packaging/doc/internals.md describes it. All
+ * numbers are little-endian. A reader uses pread, never mmap.
  *
- * Figures only grow, except where a comment says otherwise. An operation is added to a struct box_key (or box_peer) between one
- * more in `begun` and one more in `ops`: a reader that reads `ops` first and `begun` last, and finds them equal, has it whole.
+ * Figures only grow, except where a comment says otherwise. An operation is added to a struct
+ * box_key (or box_peer) between one more in `begun` and one more in `ops`: a reader that reads
+ * `ops` first and `begun` last, and finds them equal, has it whole.
  *
- * What NCCL's application thread writes and what its kernel-event thread writes lie on cache lines of their own.
+ * What NCCL's application thread writes and what its kernel-event thread writes lie on cache lines
+ * of their own.
  */
 #ifndef NCCL_INSPECTOR_BOX_BOX_H
 #define NCCL_INSPECTOR_BOX_BOX_H
@@ -24,11 +27,13 @@
 #define BOX_VERSION 6u
 #define BOX_STEM "nccl_inspector_"
 
-#define BOX_LIVE_COMMS 128u   /* communicators counted in full at one time: sixteen of each of eight GPUs */
+/* Communicators counted in full at one time: sixteen of each of eight GPUs. */
+#define BOX_LIVE_COMMS 128u
 #define BOX_FOLDED_COMMS 32u  /* destroyed ones, folded by (name, nranks, nnodes, rank) */
 #define BOX_COMMS (BOX_LIVE_COMMS + BOX_FOLDED_COMMS)
-/* The last two are of no communicator alone: "(others)" has folded ones that find no other record, "(more kinds)" what live
- * communicators do beyond the kinds that have a key of their own (hot/keys.h). */
+/* The last two are of no communicator alone: "(others)" has folded ones that find no other record,
+ * "(more kinds)" what live communicators do beyond the kinds that have a key of their own
+ * (hot/keys.h). */
 #define BOX_COMM_OTHERS (BOX_COMMS - 1)
 #define BOX_COMM_MORE (BOX_COMMS - 2)
 #define BOX_KEYS 256u
@@ -49,7 +54,8 @@
 #define BOX_UNION_WINDOWS 384u /* of each; an even number */
 #define BOX_CHANNELS 64u      /* of an operation, at most */
 #define BOX_UNION_S 10u       /* length of a window while there is room for all */
-#define BOX_LABEL_USER_TAGS 24u /* places of each kind of label; the last one is of all others of the kind */
+/* Places of each kind of label; the last one is of all others of the kind. */
+#define BOX_LABEL_USER_TAGS 24u
 #define BOX_LABEL_KERNELS 16u
 #define BOX_LABEL_ROOTS 24u
 #define BOX_LABELS 64u
@@ -117,7 +123,8 @@ enum box_silent {
 	BOX_SILENT_NOT,
 	BOX_SILENT_DISABLED, /* the site's kill switch */
 	BOX_SILENT_DENIED,   /* this NCCL is on the site's list */
-	BOX_SILENT_RCCL,     /* AMD's library: its times are of another clock, and its names mean something else */
+	/* AMD's library: its times are of another clock, and its names mean something else. */
+	BOX_SILENT_RCCL,
 };
 
 enum box_state {
@@ -168,20 +175,24 @@ struct box_header { /* 4096 bytes */
 	_Atomic uint64_t comms_created, comms_destroyed;
 	_Atomic uint64_t hot_ns;   /* time inside NCCL's calls, from samples */
 	_Atomic uint32_t silent;   /* enum box_silent */
-	_Atomic uint32_t sampling; /* kernel events are asked for one operation in so many; 1: for all */
+	/* Kernel events are asked for one operation in so many; 1: for all. */
+	_Atomic uint32_t sampling;
 	_Atomic uint64_t silent_ns;  /* how long nothing was measured, summed */
 	_Atomic uint64_t sampled_ns; /* how long `sampling` was above 1, summed */
 	_Atomic uint64_t json_lines;
 	_Atomic uint32_t net_on;   /* network detail is being taken; net_ns: summed */
-	_Atomic uint32_t net_missed; /* operations and steps of the proxy that were told meanwhile and not followed */
+	/* Operations and steps of the proxy that were told meanwhile and not followed. */
+	_Atomic uint32_t net_missed;
 	_Atomic uint64_t net_ns;
 	/* Samples: struct box_sample, and struct box_union. */
 	_Atomic uint32_t sample_seq; /* odd while samples are dropped or windows moved */
 	_Atomic uint32_t sample_length_bits, sample_period_bits;
 	uint32_t reserved1;
 	_Atomic uint64_t samples_kept;     /* how many are in the table now */
-	_Atomic uint64_t samples_lost;     /* operations that were over and found no room on their way to the table */
-	_Atomic uint64_t samples_unkinded; /* of an operation for which no kind was left, or no union */
+	/* Operations that were over and found no room on their way to the table. */
+	_Atomic uint64_t samples_lost;
+	/* Of an operation for which no kind was left, or no union. */
+	_Atomic uint64_t samples_unkinded;
 	struct box_host_time calls, launches; /* with the setting `host_time` (hot/hosttime.h) */
 };
 
@@ -196,7 +207,8 @@ enum box_mixed {
 	BOX_MIXED_SELF,      /* to 2.30: a rank sent something to itself */
 	BOX_MIXED_GRAPH,     /* to 2.30: a CUDA graph was launched between other calls */
 	BOX_MIXED_BROADCAST, /* from 2.31 on: a Broadcast was called */
-	BOX_MIXED_UNASKED,   /* NCCL was not asked for kernel events for a time, or while a graph was captured */
+	/* NCCL was not asked for kernel events for a time, or while a graph was captured. */
+	BOX_MIXED_UNASKED,
 };
 
 struct box_comm { /* 256 bytes */
@@ -211,12 +223,17 @@ struct box_comm { /* 256 bytes */
 	uint64_t folded;            /* communicators in this record */
 	_Atomic uint32_t named;     /* enum box_comm_named */
 	uint32_t reserved0;
-	/* Operations of all functions; the index of one is its place in the order of enqueueing, from 1. The writer
-	 * thread's count: enqueued is at least completed + untimed + lost + what is in flight (struct box_op). */
+	/* Operations of all functions; the index of one is its place in the order of enqueueing,
+	 * from 1. The beat thread's count: enqueued is at least completed + untimed + lost + what
+	 * is in flight (struct box_op). */
 	_Alignas(64) _Atomic uint64_t enqueued;
-	_Atomic uint64_t untimed; /* of these: NCCL gives no time for them (struct box_key.untimed_ops) */
-	_Atomic uint64_t lost;    /* of these: not followed, or given up: the reason is in box_header.dropped */
-	_Atomic uint64_t looks;   /* rounds of the beat thread up to the last in which something had completed: struct box_key.queued_ns */
+	/* Of these: NCCL gives no time for them (struct box_key.untimed_ops). */
+	_Atomic uint64_t untimed;
+	/* Of these: not followed, or given up: the reason is in box_header.dropped. */
+	_Atomic uint64_t lost;
+	/* Rounds of the beat thread up to the last in which something had completed: struct
+	 * box_key.queued_ns. */
+	_Atomic uint64_t looks;
 	_Atomic uint64_t mixed_since; /* operations from this index on have no time; 0: all have */
 	_Atomic uint32_t mixed_why;   /* enum box_mixed */
 	uint32_t reserved1;
@@ -227,15 +244,18 @@ struct box_comm { /* 256 bytes */
 	_Atomic uint64_t completed;
 	_Atomic uint64_t started;            /* whose kernel began, among those that are over */
 	_Atomic uint64_t last_sequence;      /* highest index that completed */
-	_Atomic uint64_t last_progress_tick; /* when the beat thread last found one more; 0 before the first */
-	/* GPU clock and our clock: smallest distance in the present and in the last 10 s. It may fall. */
+	/* When the beat thread last found one more; 0 before the first. */
+	_Atomic uint64_t last_progress_tick;
+	/* GPU clock and our clock: smallest distance in the present and in the last 10 s. It may
+	 * fall. */
 	_Atomic int64_t clock_ahead_ns, clock_ahead_before_ns;
 	_Atomic uint64_t clock_since_tick;
 	_Alignas(64) char name[64]; /* printable ASCII */
 };
 
-/* How much later than its first one each channel of a communicator ended: sums over the collectives that were looked at
- * (hot/skew.h), of two channels and more. Forgotten when the communicator is folded. */
+/* How much later than its first one each channel of a communicator ended: sums over the collectives
+ * that were looked at (hot/skew.h), of two channels and more. Forgotten when the communicator is
+ * folded. */
 struct box_skew { /* 576 bytes, at the place of the communicator */
 	_Atomic uint64_t ops;
 	_Atomic uint64_t time_ns;  /* from the first begin of a channel to the last end */
@@ -259,20 +279,23 @@ struct box_key { /* 128 bytes: one kind of operation of one communicator */
 	_Atomic uint64_t first_index;
 	/* Operations of this kind without a time: not among ops and bytes. */
 	_Atomic uint64_t untimed_ops, untimed_bytes;
-	/* v7 with kernel phases: of `ops`, how many told them, and their time before any channel had its peers. */
+	/* v7 with kernel phases: of `ops`, how many told them, and their time before any channel
+	 * had its peers. */
 	_Atomic uint64_t phased_ops, wait_ns;
-	/* About what all of `ops` waited in the GPU's queue together, from the call to their kernel's begin: how many did
-	 * in each of box_comm.looks, times the time since the look before. Without hangs, of over two minutes. */
+	/* About what all of `ops` waited in the GPU's queue together, from the call to their
+	 * kernel's begin: how many did in each of box_comm.looks, times the time since the look
+	 * before. Without hangs, of over two minutes. */
 	_Atomic uint64_t queued_ns;
 };
 
-/* State in the two lower bits of box_op.generation: only a slot in use has valid members. One that was given up is nobody's for a
- * while, because the thread of its kernels may yet write to it. */
+/* State in the two lower bits of box_op.generation: only a slot in use has valid members. One that
+ * was given up is nobody's for a while, because the thread of its kernels may yet write to it. */
 enum box_op_state { BOX_OP_FREE, BOX_OP_FILLING, BOX_OP_USED, BOX_OP_GIVEN_UP };
 #define BOX_OP_STATE_MASK 3u
 
 #define BOX_ENTRY_NONE UINT32_MAX
-#define BOX_ENTRY_PLAN (UINT32_MAX - 1) /* one of several collectives that one kernel runs: its times are theirs together */
+/* One of several collectives that one kernel runs: its times are theirs together. */
+#define BOX_ENTRY_PLAN (UINT32_MAX - 1)
 
 struct box_op { /* 128 bytes: one operation in flight */
 	_Atomic uint32_t generation; /* counts up by four a use, + enum box_op_state */
@@ -282,20 +305,26 @@ struct box_op { /* 128 bytes: one operation in flight */
 	_Atomic uint32_t kind;       /* func | algo << 8 | proto << 16 | channels << 24 */
 	_Atomic int32_t peer;        /* -1: a collective */
 	_Atomic uint32_t peer_entry; /* index of struct box_peer, BOX_ENTRY_NONE, BOX_ENTRY_PLAN */
-	_Atomic uint32_t group;      /* the plugin's own: number of its group + 1, 0: none | of its plan << 16 */
+	/* The plugin's own: number of its group + 1, 0: none | of its plan << 16. */
+	_Atomic uint32_t group;
 	_Atomic uint64_t index;      /* struct box_comm */
-	_Atomic uint64_t sequence;   /* NCCL's seqNumber, from 0: per communicator and function. Of a Send or Recv its number
-				      * among those of this function with this peer, from 1 */
+	/* NCCL's seqNumber, from 0: per communicator and function. Of a Send or Recv its number
+	 * among those of this function with this peer, from 1. */
+	_Atomic uint64_t sequence;
 	_Atomic uint64_t bytes;
-	_Atomic uint64_t enqueue_tick; /* 0: the beat thread has not seen it yet, and then it says when it did */
+	/* 0: the beat thread has not seen it yet, and then it says when it did. */
+	_Atomic uint64_t enqueue_tick;
 	/* 0 in a free slot, and again when it is freed. */
 	_Alignas(64) _Atomic uint64_t gpu_start_ns; /* GPU clock (v3: ours); 0: not yet */
 	_Atomic uint64_t gpu_stop_ns;
 	_Atomic uint64_t started_channels, stopped_channels; /* a bit each */
-	_Atomic uint64_t synced_ns;  /* v7: when the first channel had its peers, GPU clock; 0: not yet */
+	/* v7: when the first channel had its peers, GPU clock; 0: not yet. */
+	_Atomic uint64_t synced_ns;
 	_Atomic uint64_t event_tick; /* when the beat thread last saw the channels change */
-	_Atomic uint64_t known_tick; /* it was enqueued after that; 0: after the beat thread's latest round */
-	_Atomic uint64_t handle;     /* the plugin's own: what NCCL is given for this use, or a free slot's next */
+	/* It was enqueued after that; 0: after the beat thread's latest round. */
+	_Atomic uint64_t known_tick;
+	/* The plugin's own: what NCCL is given for this use, or a free slot's next. */
+	_Atomic uint64_t handle;
 };
 
 struct box_peer { /* 64 bytes: Sends or Recvs between this rank and one other */
@@ -312,9 +341,11 @@ struct box_peer { /* 64 bytes: Sends or Recvs between this rank and one other */
 /* One window of a time line. Windows without operations are not there. */
 struct box_window { /* 64 bytes */
 	_Atomic uint32_t start_s; /* CLOCK_REALTIME, a multiple of the line's window_s */
-	_Atomic uint32_t late_ms; /* the beat thread looked that late: operations from then are in here too */
+	/* The beat thread looked that late: operations from then are in here too. */
+	_Atomic uint32_t late_ms;
 	_Atomic uint64_t ops, bytes, busy_ns;
-	_Atomic uint64_t min_ns, median_ns; /* within 1.6 %; of a merged window the median is the mean, by operations, of the parts' */
+	/* Within 1.6 %; of a merged window the median is the mean, by operations, of the parts'. */
+	_Atomic uint64_t min_ns, median_ns;
 	_Atomic uint64_t first_index, last_index;
 };
 
@@ -341,21 +372,23 @@ enum box_net_state {
 	BOX_NET_STATES,
 };
 
-/* What went over one queue pair of NCCL's InfiniBand transport. Each adapter numbers its own pairs. */
+/* What went over one queue pair of NCCL's InfiniBand transport. Each adapter numbers its own
+ * pairs. */
 struct box_net_queue { /* 24 bytes */
 	_Atomic uint64_t requests; /* that were posted */
 	_Atomic uint64_t bytes;    /* that they sent; NCCL does not tell how many a receive takes */
-	/* device << BOX_QUEUE_NUMBER_BITS | number of the queue pair; 0: free. The device is which one of the adapters that
-	 * NCCL has merged for this connection, from 0; a connection of one adapter only has device 0. */
+	/* device << BOX_QUEUE_NUMBER_BITS | number of the queue pair; 0: free. The device is which
+	 * one of the adapters that NCCL has merged for this connection, from 0; a connection of one
+	 * adapter only has device 0. */
 	_Atomic uint32_t pair;
 	uint32_t reserved;
 };
 #define BOX_QUEUE_NUMBER_BITS 24
 #define BOX_QUEUE_DEVICES 4u /* that NCCL merges at most */
 
-/* One direction between this rank and one peer. The time of a channel counts for the state of its oldest unfinished
- * step: those behind it are said to wait for the GPU, whatever they wait for. The beat thread adds what is waited for
- * just now. */
+/* One direction between this rank and one peer. The time of a channel counts for the state of its
+ * oldest unfinished step: those behind it are said to wait for the GPU, whatever they wait for. The
+ * beat thread adds what is waited for just now. */
 struct box_net { /* 192 bytes */
 	_Atomic uint64_t steps; /* that were followed */
 	_Atomic uint64_t ns[BOX_NET_STATES]; /* summed over channels */
@@ -363,15 +396,18 @@ struct box_net { /* 192 bytes */
 	uint32_t comm, comm_generation;
 	int32_t peer;
 	uint32_t is_send;
-	_Atomic uint32_t refused; /* what NCCL told of them and cannot be true, or is of a network that we do not know */
-	_Atomic uint64_t bytes;   /* on the network, as NCCL told of each step: with the flags of LL and LL128 */
+	/* What NCCL told of them and cannot be true, or is of a network that we do not know. */
+	_Atomic uint32_t refused;
+	/* On the network, as NCCL told of each step: with the flags of LL and LL128. */
+	_Atomic uint64_t bytes;
 	/* The rest only comes from an NCCL that was built with NET_PROFILER=1. */
 	_Atomic uint64_t socket_requests; /* of NCCL's socket transport */
 	_Atomic uint64_t other_requests, other_bytes; /* over queue pairs beyond those below */
 	struct box_net_queue queues[BOX_NET_QUEUES];
 };
 
-/* A kind of sampled operation. Kinds are never changed nor used again, so that samples outlive their communicator. */
+/* A kind of sampled operation. Kinds are never changed nor used again, so that samples outlive
+ * their communicator. */
 struct box_sample_kind { /* 128 bytes */
 	uint64_t comm_id;
 	uint64_t created_real_ns; /* of the communicator */
@@ -393,20 +429,24 @@ enum box_sample_flag {
 
 /* An operation, exactly. In the table are those that ended in a burst: at a CLOCK_REALTIME with
  *     (ns & (2^sample_period_bits - 1)) < 2^sample_length_bits.
- * Bursts only become shorter and rarer, by powers of two, so those of any two processes are the same or one's contain the
- * other's. The table is in no order. */
+ * Bursts only become shorter and rarer, by powers of two, so those of any two processes are the
+ * same or one's contain the other's. The table is in no order. */
 struct box_sample { /* 32 bytes */
 	_Atomic uint64_t start_ns; /* GPU's clock (v3: ours); stored last; 0: free */
 	uint64_t stop_ns;
-	/* Which one it is: the same number on all ranks of a communicator. From 1, the low 32 bits of: NCCL's seqNumber of the
-	 * communicator and function, + 1; of a Send or Recv its number among those of this function with this peer; of a group
-	 * its number among the groups of this function. */
+	/* Which one it is: the same number on all ranks of a communicator. From 1, the low 32 bits
+	 * of: NCCL's seqNumber of the communicator and function, + 1; of a Send or Recv its number
+	 * among those of this function with this peer; of a group its number among the groups of
+	 * this function. */
 	uint32_t index;
 	uint16_t kind;      /* index of struct box_sample_kind */
 	uint16_t peer;      /* its rank + 1; 0: a collective or a group */
-	uint32_t queued_us; /* from the call to the begin of the kernel, at least 1; 0: not known. Known of one operation in 64
-			     * of a communicator, and of all with JSON lines */
-	uint16_t mantissa;  /* bytes are mantissa << (size_class - 15), rounded down; for size_class < 15 just mantissa */
+	/* From the call to the begin of the kernel, at least 1; 0: not known. Known of one
+	 * operation in 64 of a communicator, and of all with JSON lines. */
+	uint32_t queued_us;
+	/* Bytes are mantissa << (size_class - 15), rounded down; for size_class < 15 just
+	 * mantissa. */
+	uint16_t mantissa;
 	uint8_t flags;      /* enum box_sample_flag */
 	uint8_t channels;   /* 0 of a group */
 };
@@ -418,7 +458,8 @@ struct box_union_window { /* 32 bytes */
 	_Atomic uint32_t lost;       /* operations seen to be over then whose time is not in busy_ns */
 	uint32_t reserved;
 	_Atomic uint64_t busy_ns;    /* at most window_s */
-	_Atomic int64_t ahead_ns;    /* CLOCK_REALTIME less the GPU's clock when the window was last added to */
+	/* CLOCK_REALTIME less the GPU's clock when the window was last added to. */
+	_Atomic int64_t ahead_ns;
 };
 
 struct box_union { /* 64 bytes, then its windows */
@@ -426,7 +467,8 @@ struct box_union { /* 64 bytes, then its windows */
 	uint32_t gpu;          /* index of box_header.gpu */
 	_Atomic uint32_t windows;  /* in use */
 	_Atomic uint32_t window_s; /* BOX_UNION_S, doubled whenever the windows are full */
-	_Atomic uint64_t operations, lost, busy_ns; /* of all windows, also those of before the clock was set back */
+	/* Of all windows, also those of before the clock was set back. */
+	_Atomic uint64_t operations, lost, busy_ns;
 	_Atomic int64_t ahead_ns;                   /* the latest */
 	uint64_t reserved[2];
 	struct box_union_window window[BOX_UNION_WINDOWS];
@@ -450,10 +492,13 @@ struct box_label { /* 128 bytes */
 	uint32_t reserved1;
 	uint64_t value;        /* tag or root; BOX_LABEL_OTHERS: all others of the kind */
 	char text[BOX_LABEL_TEXT]; /* of a kernel */
-	/* Operations, their bytes, and the time of those that have one. Parts of a group have none: their times overlap. */
+	/* Operations, their bytes, and the time of those that have one. Parts of a group have none:
+	 * their times overlap. */
 	_Atomic uint64_t ops, bytes, timed_ops, busy_ns;
-	_Atomic uint64_t called_ops, called_bytes; /* calls; to be read only if there are no `ops`: then NCCL tells no more */
-	_Atomic uint64_t first_tick, last_tick;    /* the beat thread's rounds before the first and the last one */
+	/* Calls; to be read only if there are no `ops`: then NCCL tells no more. */
+	_Atomic uint64_t called_ops, called_bytes;
+	/* The beat thread's rounds before the first and the last one. */
+	_Atomic uint64_t first_tick, last_tick;
 };
 
 #define BOX_ASSERT(name, bytes) _Static_assert(sizeof(struct name) == (bytes), #name " is a wire format")
@@ -497,9 +542,10 @@ struct box {
 	char stem[96]; /* name of the file in the directory, without ".box" */
 };
 
-/* Makes <dir_fd>/nccl_inspector_<step>_<pid>[.<n>].box, locks it and maps it; with dir_fd -1, or if the file cannot be had,
- * plain memory. Returns 0, or -errno if there is not even memory; *file_error gets 0 or -errno of the file. Everything is
- * prefaulted: no later page fault, no later ENOSPC. Under the inspector's lock. */
+/* Makes <dir_fd>/nccl_inspector_<step>_<pid>[.<n>].box, locks it and maps it; with dir_fd -1, or if
+ * the file cannot be had, plain memory. Returns 0, or -errno if there is not even memory;
+ * *file_error gets 0 or -errno of the file. Everything is prefaulted: no later page fault, no later
+ * ENOSPC. Under the inspector's lock. */
 int box_open(struct box *box, int dir_fd, const char *step, int *file_error);
 
 /* Returns "<step>_<pid>[.<n>]": the process in names and labels. */
@@ -508,15 +554,16 @@ static inline const char *box_process(const struct box *box)
 	return box->stem + sizeof(BOX_STEM) - 1;
 }
 
-/* Writes a copy of unmapped tables to the file; does nothing for a mapped box. Returns 0 or -errno. May block: by the beat, or where
- * there is no thread. */
+/* Writes a copy of unmapped tables to the file; does nothing for a mapped box. Returns 0 or -errno.
+ * May block: by the beat, or where there is no thread. */
 int box_snapshot(struct box *box);
 
 /* Stores the state, also in the file of an unmapped box. */
 void box_set_state(struct box *box, enum box_state state);
 
-/* For a forked child: gives back the file and its memory, which the child would keep for as long as it lives. The parent's lock
- * stays. The tables are empty memory then, which takes no room until it is written to. Safe right after fork(). */
+/* For a forked child: gives back the file and its memory, which the child would keep for as long as
+ * it lives. The parent's lock stays. The tables are empty memory then, which takes no room until it
+ * is written to. Safe right after fork(). */
 void box_leave(struct box *box);
 
 /* Whether a function is Send, Recv or a group of both. */

@@ -20,7 +20,8 @@
 #define HIST_BUCKETS (HIST_SUB * (1u + HIST_LAST_BITS - HIST_FIRST_BITS)) /* 896 */
 
 struct hist {
-	_Atomic uint32_t count[HIST_BUCKETS]; /* when one is full all are halved: their shape is what is wanted of them */
+	/* When one is full all are halved: their shape is what is wanted of them. */
+	_Atomic uint32_t count[HIST_BUCKETS];
 };
 
 /* The bucket of a time. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hot/atomics.h - figures that only one thread writes at a time, and others read.
  *
- * A load and a store are cheaper than an atomic addition, and enough where nobody else writes meanwhile.
- * All of them are relaxed.
+ * A load and a store are cheaper than an atomic addition, and enough where nobody else writes
+ * meanwhile. All of them are relaxed.
  */
 #ifndef NCCL_INSPECTOR_HOT_ATOMICS_H
 #define NCCL_INSPECTOR_HOT_ATOMICS_H
@@ -38,7 +38,8 @@ static inline void owned_raise(_Atomic uint64_t *figure, uint64_t value)
 		atomic_store_explicit(figure, value, memory_order_relaxed);
 }
 
-/* Other threads see the stores before it before those after it. TSan does not know fences, and needs none here. */
+/* Other threads see the stores before it before those after it. TSan does not know fences, and
+ * needs none here. */
 static inline void order_stores(void)
 {
 #ifndef __SANITIZE_THREAD__
@@ -46,8 +47,9 @@ static inline void order_stores(void)
 #endif
 }
 
-/* Fetches a line of the cache that is about to be written. The compiler's own prefetch asks for a copy to read only, unless
- * it may assume a processor younger than 2014. Older processors ignore it. */
+/* Fetches a line of the cache that is about to be written. The compiler's own prefetch asks for a
+ * copy to read only, unless it may assume a processor younger than 2014. Older processors ignore
+ * it. */
 static inline void prefetch_to_write(const void *line)
 {
 #if defined(__x86_64__)

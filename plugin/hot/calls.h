@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hot/calls.h - the application's calls: groups, the plans of kernels, and what is called in them.
  *
- * All functions take any context and any handle, and give NULL when there is nothing to follow. They are called by the
- * threads that call NCCL.
+ * All functions take any context and any handle, and give NULL when there is nothing to follow.
+ * They are called by the threads that call NCCL.
  */
 #ifndef NCCL_INSPECTOR_HOT_CALLS_H
 #define NCCL_INSPECTOR_HOT_CALLS_H
@@ -11,7 +11,8 @@
 #include "hot/state.h"
 #include "nccl/event.h"
 
-/* A GroupApi begins. NCCL lets one thread at a time call it for a communicator. Returns the group's handle. */
+/* A GroupApi begins. NCCL lets one thread at a time call it for a communicator. Returns the group's
+ * handle. */
 static inline void *track_group_start(struct track *track, void *context)
 {
 	uint32_t generation;
@@ -30,8 +31,9 @@ static inline void *track_group_start(struct track *track, void *context)
 	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT | (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
 }
 
-/* A Group of v1 to v4 begins; CUDA's thread begins one, too, when it replays a graph. Never NULL for a communicator of ours,
- * with a record or without: otherwise NCCL would not tell of its operations. */
+/* A Group of v1 to v4 begins; CUDA's thread begins one, too, when it replays a graph. Never NULL
+ * for a communicator of ours, with a record or without: otherwise NCCL would not tell of its
+ * operations. */
 void *track_old_group_start(struct track *track, void *context);
 
 /* For track_group_stop, which cannot do with a few instructions. Gives 0. */
@@ -52,9 +54,10 @@ static inline int track_group_stop(struct track *track, void *group)
 	return 0;
 }
 
-/* A Group of v5 and later begins: the operations of one kernel's plan, which NCCL tells of in one go. A Send that is told when its
- * GroupApi is over, or that belongs to another communicator than it, is in its plan's group: one that a graph replays, or of a
- * communicator that does not block. Returns the plan's handle; NULL: no Sends can come, or they are in their GroupApi. */
+/* A Group of v5 and later begins: the operations of one kernel's plan, which NCCL tells of in one
+ * go. A Send that is told when its GroupApi is over, or that belongs to another communicator than
+ * it, is in its plan's group: one that a graph replays, or of a communicator that does not block.
+ * Returns the plan's handle; NULL: no Sends can come, or they are in their GroupApi. */
 static inline void *track_plan_start(struct track *track, void *context)
 {
 	uint32_t generation;
@@ -115,7 +118,8 @@ static inline void track_captured_p2p(struct track *track, void *context)
 		atomic_store_explicit(&track->comms[comm].has_p2p, true, memory_order_relaxed);
 }
 
-/* Whether NCCL is known to give events of the operations of a collective: then its calls tell us nothing. */
+/* Whether NCCL is known to give events of the operations of a collective: then its calls tell us
+ * nothing. */
 static inline bool track_knows(struct track *track, const void *context, const char *func)
 {
 	uint32_t generation;

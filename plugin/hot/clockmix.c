@@ -5,7 +5,8 @@
 
 #define relaxed memory_order_relaxed
 
-/* Interfaces: v3 is NCCL 2.26, v4 2.27, v5 2.28, v6 2.29 and 2.30, v7 2.31 and later. 0: not known, nothing is. */
+/* Interfaces: v3 is NCCL 2.26, v4 2.27, v5 2.28, v6 2.29 and 2.30, v7 2.31 and later. 0: not known,
+ * nothing is. */
 static bool is_between(const struct track *track, unsigned first, unsigned last)
 {
 	return track->options.api >= first && track->options.api <= last;
@@ -28,8 +29,8 @@ static uint64_t next_index(const struct track *track, unsigned comm)
 	return atomic_load_explicit(&track->comms[comm].index, relaxed) + 1;
 }
 
-/* nProxyOps is 0 for it (2.26 to 2.30, addP2pToPlan): its kernel counts, the host does not. In place there is no work,
- * nor an event. */
+/* nProxyOps is 0 for it (2.26 to 2.30, addP2pToPlan): its kernel counts, the host does not. In
+ * place there is no work, nor an event. */
 void clockmix_self(struct track *track, unsigned comm, uint64_t index)
 {
 	if (is_between(track, 3, 6))
@@ -44,7 +45,8 @@ void clockmix_captured(struct track *track, void *context)
 
 	if (!is_between(track, 5, 6) || comm == UINT32_MAX)
 		return;
-	/* What is captured without kernel events is counted by the host at once, and by the kernel at each launch. */
+	/* What is captured without kernel events is counted by the host at once, and by the kernel
+	 * at each launch. */
 	if (mask && !(__atomic_load_n(mask, __ATOMIC_RELAXED) & ABI_KERNEL_CH))
 		clockmix_mark(track, comm, next_index(track, comm), BOX_MIXED_UNASKED);
 	track_forget_known(&track->comms[comm]); /* so that each call is looked at from now on */
@@ -59,8 +61,9 @@ void clockmix_called(struct track *track, unsigned comm)
 		atomic_store_explicit(graph, CLOCKMIX_NOT_LATEST, relaxed);
 }
 
-/* To 2.30 the host counts the launch of a graph only if nothing was called since the capture (planner.persistent). Else
- * it gives the launch the times of what it counted last, and what comes later those of the launch. */
+/* To 2.30 the host counts the launch of a graph only if nothing was called since the capture
+ * (planner.persistent). Else it gives the launch the times of what it counted last, and what comes
+ * later those of the launch. */
 void clockmix_replayed(struct track *track, void *context)
 {
 	uint32_t generation;
@@ -70,8 +73,8 @@ void clockmix_replayed(struct track *track, void *context)
 		clockmix_mark(track, comm, next_index(track, comm), BOX_MIXED_GRAPH);
 }
 
-/* From 2.31 on the host counts what has the bit of kernel events in its mask. A Broadcast's task loses the mask, unless
- * NCCL_ALLGATHERV_ENABLE is 0. */
+/* From 2.31 on the host counts what has the bit of kernel events in its mask. A Broadcast's task
+ * loses the mask, unless NCCL_ALLGATHERV_ENABLE is 0. */
 void clockmix_broadcast(struct track *track, unsigned comm)
 {
 	if (track->options.api >= 7)
@@ -98,7 +101,8 @@ void clockmix_unasked(struct track *track)
 			clockmix_mark(track, i, next_index(track, i), BOX_MIXED_UNASKED);
 }
 
-/* v3 and v4 do not tell what is captured: this is how a graph shows that was captured between two samples. */
+/* v3 and v4 do not tell what is captured: this is how a graph shows that was captured between two
+ * samples. */
 void clockmix_untold(struct track *track, const struct box_op *op)
 {
 	if (is_between(track, 3, 4) && atomic_load_explicit(&track->sample_count, relaxed))
@@ -112,14 +116,16 @@ static void copy_end(struct clockmix_end *to, const struct clockmix_end *from)
 	atomic_store_explicit(&to->told, atomic_load_explicit(&from->told, relaxed), relaxed);
 }
 
-/* Whether a kernel began before one of an earlier plan that was over when this one was told. Whose end NCCL's thread sees
- * too late has the time of a later one, but those between were told by then. */
+/* Whether a kernel began before one of an earlier plan that was over when this one was told. Whose
+ * end NCCL's thread sees too late has the time of a later one, but those between were told by
+ * then. */
 static bool began_before(const struct clockmix_end *end, uint64_t index, uint64_t start)
 {
 	return start < atomic_load_explicit(&end->start_ns, relaxed) && index > atomic_load_explicit(&end->told, relaxed);
 }
 
-/* v4 does not tell what is captured: a graph's launch that the host does not count shows by times of an earlier one. */
+/* v4 does not tell what is captured: a graph's launch that the host does not count shows by times
+ * of an earlier one. */
 static bool is_in_order(struct track *track, unsigned comm, bool is_next, uint64_t index, uint64_t start)
 {
 	struct clockmix *mix = &track->mixes[comm];

@@ -12,7 +12,8 @@
 #define relaxed memory_order_relaxed
 #define likely track_likely
 #define INLINE static inline __attribute__((always_inline))
-#define APART __attribute__((noinline)) static /* a call of it is a jump: the quick way needs no frame for it */
+/* A call of it is a jump: the quick way needs no frame for it. */
+#define APART __attribute__((noinline)) static
 
 APART int coll_slowly(struct track *track, void *context, const struct abi_coll *coll, bool symmetric, void **handle)
 {
@@ -45,8 +46,9 @@ static bool is_of_same_plan(struct track *track, const struct track_comm *app)
 	return true;
 }
 
-/* NCCL 2.31 and later run a captured one by a kernel that tells nothing, whatever channels are announced. Those of one plan
- * are one kernel, whose events are the first one's: nobody knows what each of them took. */
+/* NCCL 2.31 and later run a captured one by a kernel that tells nothing, whatever channels are
+ * announced. Those of one plan are one kernel, whose events are the first one's: nobody knows what
+ * each of them took. */
 int track_symmetric_coll(struct track *track, void *context, void *call, const struct abi_coll *coll, void **handle)
 {
 	struct abi_coll told = *coll;
@@ -67,8 +69,9 @@ int track_symmetric_coll(struct track *track, void *context, void *call, const s
 	return 0;
 }
 
-/* What track_operation does for an operation that is followed and like the last one in its memo's place, with what
- * it needs of the communicator in two lines. `tick`: when it was called, or 0. False: not done, nothing is changed. */
+/* What track_operation does for an operation that is followed and like the last one in its memo's
+ * place, with what it needs of the communicator in two lines. `tick`: when it was called, or 0.
+ * False: not done, nothing is changed. */
 INLINE bool coll_fast(struct track *track, struct track_comm *app, unsigned comm, uint32_t comm_generation,
 		      const struct abi_coll *coll, uint64_t index, uint64_t tick, void **handle)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hot/coll.h - collectives of v4 and later: the quick way for one that is like an earlier one.
  *
- * Both functions take any context, write the handle (NULL: nothing is to be followed) and give 0. By the threads that call NCCL.
+ * Both functions take any context, write the handle (NULL: nothing is to be followed) and give 0.
+ * By the threads that call NCCL.
  */
 #ifndef NCCL_INSPECTOR_HOT_COLL_H
 #define NCCL_INSPECTOR_HOT_COLL_H

@@ -33,7 +33,8 @@ static void hand_over(struct track *track, const struct box_op *op, uint64_t tim
 		.comm_generation = atomic_load_explicit(&op->comm_generation, relaxed),
 	};
 
-	if (record.peer != EVENT_NO_PEER) /* NCCL does not count them: by the order of their enqueueing */
+	/* NCCL does not count them: by the order of their enqueueing. */
+	if (record.peer != EVENT_NO_PEER)
 		record.sequence = atomic_load_explicit(&op->index, relaxed);
 	jsonring_push(track->json, &record, track->traces ? &track->traces[op - track->box->ops] : NULL);
 }
@@ -83,8 +84,9 @@ INLINE struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_
 	return comm;
 }
 
-/* sweep_count and prom_window first count what is over and then look at the slots. They must not find an operation in both, because
- * what they have counted stays: so its slot is freed before this. The caller has the communicator to itself. */
+/* sweep_count and prom_window first count what is over and then look at the slots. They must not
+ * find an operation in both, because what they have counted stays: so its slot is freed before
+ * this. The caller has the communicator to itself. */
 INLINE void count_over(_Atomic uint64_t *figure)
 {
 	atomic_store_explicit(figure, atomic_load_explicit(figure, relaxed) + 1, memory_order_release);

@@ -78,7 +78,8 @@ const struct box_sample *ends_peek(struct ends *ends, unsigned comm, uint32_t un
 		return NULL;
 	const struct box_sample *end = &ends->ends[(reader->chunk - 1u) * ENDS_CHUNK + reader->read];
 
-	/* Two to a line of the cache, which NCCL's thread has written: so it is here when it is wanted. */
+	/* Two to a line of the cache, which NCCL's thread has written: so it is here when it is
+	 * wanted. */
 	if (reader->read + AHEAD < ENDS_CHUNK)
 		__builtin_prefetch(end + AHEAD);
 	return end;

@@ -9,7 +9,8 @@
 #define relaxed memory_order_relaxed
 #define likely track_likely
 
-/* The group's members are over: it is one more operation. The caller has the communicator to itself. */
+/* The group's members are over: it is one more operation. The caller has the communicator to
+ * itself. */
 static void group_account(struct track *track, unsigned comm, const struct group_facts *facts)
 {
 	struct key_fields fields = { comm, facts->func, (uint8_t)bandwidth_size_class(facts->bytes),
@@ -93,7 +94,8 @@ void track_group_over(struct track *track, uint64_t bits)
 			track_slotless_over(track, bits >> HANDLE_COMM_SHIFT, true);
 		return;
 	}
-	/* All members were over before the call returned, so the other thread is hardly busy with the next. */
+	/* All members were over before the call returned, so the other thread is hardly busy with
+	 * the next. */
 	if (comm_enter(comm)) {
 		group_account(track, index, &facts);
 		comm_leave(comm);

@@ -76,7 +76,8 @@ void groups_add(struct groups *groups, uint32_t number, bool is_send, uint64_t b
 	}
 	owned_add(is_send ? &group->sent : &group->received, bytes);
 	atomic_store_explicit(count, atomic_load_explicit(count, relaxed) + 1, relaxed);
-	/* No member of a group without any can be over: nobody else writes the state yet. (Most groups are lone Sends.) */
+	/* No member of a group without any can be over: nobody else writes the state yet. (Most
+	 * groups are lone Sends.) */
 	if (!atomic_load_explicit(&group->state, relaxed))
 		atomic_store_explicit(&group->state, ONE_JOINED, memory_order_release);
 	else
@@ -117,7 +118,8 @@ static bool has_all_channels(const struct group *group)
 	return atomic_load(&group->stopped_channels) >= atomic_load_explicit(&group->announced_channels, relaxed);
 }
 
-/* Of the two threads that close the group and end its last channel, the second one finds what the first has stored. */
+/* Of the two threads that close the group and end its last channel, the second one finds what the
+ * first has stored. */
 static bool is_slotless_due(const struct group *group)
 {
 	return group && atomic_load_explicit(&group->slotless, relaxed) && groups_is_closed(group) && has_all_channels(group);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hot/handle.h - what NCCL carries around for us: numbers in pointers, never addresses.
  *
- * - of an operation and its channels: kind, slot, channel and the slot's generation, so that a mask of the bits gives the
- *   slot's place in its table;
+ * - of an operation and its channels: kind, slot, channel and the slot's generation, so that a mask
+ *   of the bits gives the slot's place in its table;
  * - of a group: kind, record of the communicator and the group's number;
  * - of a communicator (context): its record and the record's generation.
  *
- * A handle that NCCL gives us may be any number: of a profiler before us, or of a use that is over. Any thread.
+ * A handle that NCCL gives us may be any number: of a profiler before us, or of a use that is over.
+ * Any thread.
  */
 #ifndef NCCL_INSPECTOR_HOT_HANDLE_H
 #define NCCL_INSPECTOR_HOT_HANDLE_H
@@ -16,11 +17,13 @@
 
 #include "box/box.h"
 
-/* 6 and 7 are those of net/proxy.h: with a slot of its own table, and a step's number for the channel. */
+/* 6 and 7 are those of net/proxy.h: with a slot of its own table, and a step's number for the
+ * channel. */
 enum handle_kind {
 	HANDLE_OPERATION = 1, HANDLE_KERNEL, HANDLE_PHASE, HANDLE_GROUP, HANDLE_P2P_CALL, HANDLE_PLAN = 8,
 	HANDLE_CAPTURED, /* a call into a graph; without a number */
-	HANDLE_SLOTLESS, HANDLE_SLOTLESS_KERNEL, /* a group's: a member without a slot, and its channels (hot/slotless.h) */
+	/* A group's: a member without a slot, and its channels (hot/slotless.h). */
+	HANDLE_SLOTLESS, HANDLE_SLOTLESS_KERNEL,
 	HANDLE_LAUNCH, /* of a communicator's kernel (hot/hosttime.h) */
 };
 
@@ -28,7 +31,8 @@ enum handle_kind {
 #define HANDLE_SLOT_SHIFT 7
 #define HANDLE_CHANNEL_SHIFT 19 /* six bits */
 #define HANDLE_GENERATION_SHIFT 32
-#define HANDLE_LOOKED_AT (1ull << 25) /* in box_op.handle only: no handle is the same (hot/skew.h) */
+/* In box_op.handle only: no handle is the same (hot/skew.h). */
+#define HANDLE_LOOKED_AT (1ull << 25)
 #define HANDLE_COMM_SHIFT 4 /* sixteen bits */
 #define HANDLE_NUMBER_SHIFT 20
 
@@ -53,7 +57,8 @@ static inline unsigned handle_kind(uint64_t bits)
 	return (unsigned)(bits & HANDLE_KIND_MASK);
 }
 
-/* Whether it is of that kind and of a slot in use: a number that is none of ours may have the generation of a free slot. */
+/* Whether it is of that kind and of a slot in use: a number that is none of ours may have the
+ * generation of a free slot. */
 static inline bool handle_is_used(uint64_t bits, unsigned kind)
 {
 	uint64_t mask = HANDLE_KIND_MASK | (uint64_t)BOX_OP_STATE_MASK << HANDLE_GENERATION_SHIFT;
@@ -84,7 +89,8 @@ static inline uint64_t handle_of_use(unsigned slot, uint32_t generation)
 	return (uint64_t)generation << HANDLE_GENERATION_SHIFT | (uint64_t)slot << HANDLE_SLOT_SHIFT | HANDLE_OPERATION;
 }
 
-/* Whether a handle is of a channel of the operation with that other handle, and of which channel. */
+/* Whether a handle is of a channel of the operation with that other handle, and of which
+ * channel. */
 static inline bool handle_is_channel_of(uint64_t bits, uint64_t operation, unsigned *channel)
 {
 	uint64_t beyond = bits - operation - (HANDLE_KERNEL - HANDLE_OPERATION);
@@ -120,7 +126,8 @@ static inline void *handle_context_beyond(void)
 	return handle_of(0xffff);
 }
 
-/* The record of a context and the generation that it must have; UINT32_MAX for one that has none or is not ours. */
+/* The record of a context and the generation that it must have; UINT32_MAX for one that has none or
+ * is not ours. */
 static inline unsigned handle_context_comm(const void *context, uint32_t *generation)
 {
 	uint64_t bits = handle_bits(context);

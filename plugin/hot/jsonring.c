@@ -10,8 +10,8 @@
 #define TURN_SHIFT 24u
 #define TURN_MASK (0xffull << TURN_SHIFT)
 
-/* A cell's turn in lap n: 2n free for a producer, 2n + 1 full. A cell is never more than a lap behind the head, so
- * eight bits tell the laps apart. */
+/* A cell's turn in lap n: 2n free for a producer, 2n + 1 full. A cell is never more than a lap
+ * behind the head, so eight bits tell the laps apart. */
 static uint8_t turn_of(uint64_t last)
 {
 	return (uint8_t)(last >> TURN_SHIFT);

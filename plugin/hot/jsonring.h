@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hot/jsonring.h - finished operations on their way from NCCL's threads to the thread that writes JSON lines.
+/* hot/jsonring.h - finished operations on their way from NCCL's threads to the thread that writes
+ * JSON lines.
  *
- * Many producers, one consumer; no lock, no system call, nothing to wait for. A full ring drops the newest and counts
- * it: a missing line is better than a late collective.
+ * Many producers, one consumer; no lock, no system call, nothing to wait for. A full ring drops the
+ * newest and counts it: a missing line is better than a late collective.
  */
 #ifndef NCCL_INSPECTOR_HOT_JSONRING_H
 #define NCCL_INSPECTOR_HOT_JSONRING_H
@@ -22,7 +23,8 @@ enum json_flag {
 #define JSON_ALL_Q31 (1u << 31)
 
 struct json_record { /* 64 bytes */
-	uint64_t enqueue_tick, end_tick;  /* clock_ticks() when NCCL started it, and when its last kernel was reported */
+	/* clock_ticks() when NCCL started it, and when its last kernel was reported. */
+	uint64_t enqueue_tick, end_tick;
 	uint64_t gpu_start_ns, time_ns;   /* GPU clock; time_ns is never 0 */
 	uint64_t bytes, sequence;
 	uint32_t kind;                    /* func | algo << 8 | proto << 16 | channels << 24 */
@@ -52,19 +54,21 @@ struct jsonring {
 	_Alignas(64) _Atomic uint64_t head;
 };
 
-/* Gets memory for 2^log2_count records, prefaulted, so that there is no page fault later. `traced`: with room for traces. Drops are
- * counted in `*dropped`. Returns 0 or -errno. Before the first operation. */
+/* Gets memory for 2^log2_count records, prefaulted, so that there is no page fault later. `traced`:
+ * with room for traces. Drops are counted in `*dropped`. Returns 0 or -errno. Before the first
+ * operation. */
 int jsonring_open(struct jsonring *ring, unsigned log2_count, uint64_t min_bytes, bool traced,
 		  _Atomic uint64_t *dropped);
 
 /* Gives the memory back. Nobody may use the ring any more. */
 void jsonring_free(struct jsonring *ring);
 
-/* Hands a record over. False: it was dropped (and counted), or is too small for a line. `trace` is NULL unless the ring was opened
- * `traced`; it is copied. Any thread. */
+/* Hands a record over. False: it was dropped (and counted), or is too small for a line. `trace` is
+ * NULL unless the ring was opened `traced`; it is copied. Any thread. */
 bool jsonring_push(struct jsonring *ring, const struct json_record *record, const struct trace_op *trace);
 
-/* For the consumer: copies the oldest record, which stays in the ring until it is released. False: there is none. */
+/* For the consumer: copies the oldest record, which stays in the ring until it is released. False:
+ * there is none. */
 bool jsonring_peek(struct jsonring *ring, struct json_record *record);
 
 /* For the consumer: the trace of the oldest record; NULL unless traced. */

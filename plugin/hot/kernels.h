@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hot/kernels.h - kernel events: a channel of an operation begins and ends.
  *
- * By far the most events are these, so the usual case is inline. All functions take any handle, and give NULL when there is
- * nothing to follow. One thread reports the channels of one operation.
+ * By far the most events are these, so the usual case is inline. All functions take any handle, and
+ * give NULL when there is nothing to follow. One thread reports the channels of one operation.
  */
 #ifndef NCCL_INSPECTOR_HOT_KERNELS_H
 #define NCCL_INSPECTOR_HOT_KERNELS_H
@@ -13,8 +13,8 @@
 #include "hot/state.h"
 #include "nccl/abi.h"
 
-/* For the inline functions below, which cannot do with a few instructions. Like NCCL's own functions those of type int give 0,
- * so that their caller ends with a jump and needs no frame. */
+/* For the inline functions below, which cannot do with a few instructions. Like NCCL's own
+ * functions those of type int give 0, so that their caller ends with a jump and needs no frame. */
 void *track_kernel_start_slowly(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns);
 int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns);
 
@@ -26,11 +26,13 @@ static inline struct box_op *track_fast_op(struct track *track, uint64_t bits)
 	return (struct box_op *)(ops + (bits & (uint64_t)(BOX_OPS - 1) << HANDLE_SLOT_SHIFT));
 }
 
-/* One channel begins on the GPU. False: nothing is done yet, and track_kernel_start_slowly must do it.
+/* One channel begins on the GPU. False: nothing is done yet, and track_kernel_start_slowly must do
+ * it.
  *
- * Between its check and its stores the slot may pass to another operation, but only if the pool is full and the application's
- * thread gives this operation up just now; what the sweep gives up rests first. Then the other operation has a channel too many.
- * One thread reports the channels of one operation, so plain loads and stores will do. */
+ * Between its check and its stores the slot may pass to another operation, but only if the pool is
+ * full and the application's thread gives this operation up just now; what the sweep gives up rests
+ * first. Then the other operation has a channel too many. One thread reports the channels of one
+ * operation, so plain loads and stores will do. */
 static inline bool track_kernel_start_fast(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns,
 					   void **handle)
 {
@@ -51,7 +53,8 @@ static inline bool track_kernel_start_fast(struct track *track, void *operation,
 	return true;
 }
 
-/* One channel begins on the GPU at `gpu_ns` (v3: of our clock). Returns its handle; NULL: it is not followed. */
+/* One channel begins on the GPU at `gpu_ns` (v3: of our clock). Returns its handle; NULL: it is not
+ * followed. */
 static inline void *track_kernel_start(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns)
 {
 	void *handle;
@@ -76,7 +79,8 @@ static inline unsigned track_count(const struct track *track, uint64_t bits)
 	return (unsigned)(((bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0fu) * 0x0101010101010101u >> 56);
 }
 
-/* One channel ended. Gives 0. NCCL <= 2.30 can stop what it did not start, with the handle of the channel's last operation. */
+/* One channel ended. Gives 0. NCCL <= 2.30 can stop what it did not start, with the handle of the
+ * channel's last operation. */
 static inline __attribute__((always_inline)) int track_kernel_stop(struct track *track, void *kernel, uint64_t gpu_ns)
 {
 	uint64_t bits = handle_bits(kernel);
@@ -99,7 +103,8 @@ static inline __attribute__((always_inline)) int track_kernel_stop(struct track 
 	return 0;
 }
 
-/* A phase of a channel (v7) begins. Returns a handle for the first one only, which is waiting for the peers. */
+/* A phase of a channel (v7) begins. Returns a handle for the first one only, which is waiting for
+ * the peers. */
 static inline void *track_phase_start(struct track *track, void *kernel, unsigned phase)
 {
 	uint64_t bits = handle_bits(kernel);

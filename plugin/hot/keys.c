@@ -54,7 +54,8 @@ static uint32_t find_or_make(struct keys *keys, struct box *box, const struct ke
 	uint16_t first = atomic_load_explicit(place, memory_order_acquire);
 	uint32_t mine = KEYS_NONE;
 
-	/* A failed exchange means that another thread hung a key there: it may be the one, so look again. */
+	/* A failed exchange means that another thread hung a key there: it may be the one, so look
+	 * again. */
 	for (unsigned tries = 0; tries < BOX_KEYS; tries++) {
 		unsigned next = first;
 
@@ -211,7 +212,8 @@ static void hist_merge(struct hist *to, const struct hist *from)
 					      (atomic_load_explicit(&from->count[i], relaxed) >> is_full), relaxed);
 }
 
-/* Adds what key `from` has to key `to`; operation indices of other communicators do not compare, so they go. */
+/* Adds what key `from` has to key `to`; operation indices of other communicators do not compare, so
+ * they go. */
 static void key_merge(struct box *box, uint32_t from, uint32_t to)
 {
 	struct box_key *source = &box->keys[from], *target = &box->keys[to];

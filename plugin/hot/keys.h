@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hot/keys.h - the kinds of operation: finding the key of an event, adding a finished operation to it. No lock.
+/* hot/keys.h - the kinds of operation: finding the key of an event, adding a finished operation to
+ * it. No lock.
  *
- * Many communicators with many sizes may have more kinds than there are keys. The last keys are kept for that: one for each
- * function and size class, of all communicators together (BOX_COMM_MORE), so that bytes and times are not lost.
+ * Many communicators with many sizes may have more kinds than there are keys. The last keys are
+ * kept for that: one for each function and size class, of all communicators together
+ * (BOX_COMM_MORE), so that bytes and times are not lost.
  */
 #ifndef NCCL_INSPECTOR_HOT_KEYS_H
 #define NCCL_INSPECTOR_HOT_KEYS_H
@@ -19,11 +21,14 @@
 _Static_assert((unsigned)BOX_FUNCS <= KEYS_FUNCS, "every function has a place in the direct table");
 
 struct keys {
-	/* The latest key, + 1, of (communicator, function, size class); others of the same follow in `next`. */
-	_Atomic uint16_t direct[BOX_LIVE_COMMS + 1][KEYS_FUNCS][KEYS_CLASSES]; /* the last row: BOX_COMM_MORE's */
+	/* The latest key, + 1, of (communicator, function, size class); others of the same follow
+	 * in `next`. */
+	/* The last row: BOX_COMM_MORE's. */
+	_Atomic uint16_t direct[BOX_LIVE_COMMS + 1][KEYS_FUNCS][KEYS_CLASSES];
 	_Atomic uint16_t next[BOX_KEYS];
 	_Atomic uint32_t taken, taken_shared; /* a full table is not searched for every operation */
-	/* Calls for which NCCL may yet give an event: the sweep makes untimed operations of them if it does not. */
+	/* Calls for which NCCL may yet give an event: the sweep makes untimed operations of them if
+	 * it does not. */
 	_Atomic uint32_t called_ops[BOX_KEYS];
 	_Atomic uint64_t called_bytes[BOX_KEYS];
 };
@@ -68,7 +73,8 @@ static inline bool keys_is_shared(uint32_t index)
 	return index >= KEYS_OWN && index != KEYS_NONE;
 }
 
-/* Returns the index in box->keys of a kind: of a new key if need be, or of a shared one; KEYS_NONE: all are taken. Any thread. */
+/* Returns the index in box->keys of a kind: of a new key if need be, or of a shared one; KEYS_NONE:
+ * all are taken. Any thread. */
 static inline uint32_t keys_find(struct keys *keys, struct box *box, const struct key_fields *fields)
 {
 	uint16_t first = atomic_load_explicit(
@@ -82,8 +88,9 @@ static inline uint32_t keys_find(struct keys *keys, struct box *box, const struc
 /* Adds operations without a time. Any thread. */
 void keys_add_untimed(struct box *box, uint32_t index, uint64_t ops, uint64_t bytes);
 
-/* Moves every key of record `from` to record `to`, adding up what both have, and forgets which keys `from` had. No operation of `from`
- * may start meanwhile. Under the inspector's lock, and the caller has the communicator to itself. */
+/* Moves every key of record `from` to record `to`, adding up what both have, and forgets which keys
+ * `from` had. No operation of `from` may start meanwhile. Under the inspector's lock, and the
+ * caller has the communicator to itself. */
 void keys_fold(struct keys *keys, struct box *box, unsigned from, unsigned to);
 
 /* For keys_account: halves a histogram of which a bucket is full. */

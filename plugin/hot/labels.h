@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hot/labels.h - operations by what else NCCL says of them: the application's tag, the kernel of a symmetric collective, the
- * root of a Broadcast or Reduce.
+/* hot/labels.h - operations by what else NCCL says of them: the application's tag, the kernel of a
+ * symmetric collective, the root of a Broadcast or Reduce.
  *
- * Each kind of label has a few places in the box, and one for whatever comes when they are taken. An operation counts
- * when it is told, its time when it is over. The parts of a group run at the same time: they count without theirs.
+ * Each kind of label has a few places in the box, and one for whatever comes when they are taken.
+ * An operation counts when it is told, its time when it is over. The parts of a group run at the
+ * same time: they count without theirs.
  */
 #ifndef NCCL_INSPECTOR_HOT_LABELS_H
 #define NCCL_INSPECTOR_HOT_LABELS_H
@@ -35,8 +36,9 @@ void labels_root(struct track *track, unsigned comm, uint8_t func, int root, uin
 /* A call with a root was told, for which no operation may follow. */
 void labels_called(struct track *track, unsigned comm, uint8_t func, int root, uint64_t bytes);
 
-/* What v7 tells besides. A tag of 0 means that there is none, and NCCL keeps those with the highest bit for itself. `kernel`: that of a
- * symmetric collective, or NULL. Any context; of a communicator that is gone, or while nothing is followed, nothing counts. */
+/* What v7 tells besides. A tag of 0 means that there is none, and NCCL keeps those with the highest
+ * bit for itself. `kernel`: that of a symmetric collective, or NULL. Any context; of a communicator
+ * that is gone, or while nothing is followed, nothing counts. */
 void labels_told(struct track *track, const void *context, uint64_t user_tag, const char *kernel, uint64_t bytes,
 		 const void *operation);
 

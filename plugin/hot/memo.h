@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hot/memo.h - which key an operation belongs to, by the addresses of its strings if it is like an earlier one.
+/* hot/memo.h - which key an operation belongs to, by the addresses of its strings if it is like an
+ * earlier one.
  *
  * By the threads that call NCCL.
  */
@@ -32,7 +33,8 @@ static inline struct track_memo *memo_place(struct track_comm *app, const char *
 	return &app->memos[spread % TRACK_MEMOS];
 }
 
-/* Finds the kind of an operation that is like the last one in its place. False: it is not like that one. */
+/* Finds the kind of an operation that is like the last one in its place. False: it is not like that
+ * one. */
 static inline __attribute__((always_inline)) bool memo_recall(struct track_comm *app, unsigned comm, const struct event *event, struct kind *kind)
 {
 	const struct track_memo *memo = memo_place(app, event->func, event->count);
@@ -54,8 +56,8 @@ static inline __attribute__((always_inline)) bool memo_recall(struct track_comm 
 	       atomic_load_explicit(&memo->turn, memory_order_relaxed) == turn && !(turn & 1);
 }
 
-/* Returns the kind of any operation: compares its strings, makes a key if need be, and remembers. By value, both ways, so that nothing
- * of the quick way needs an address. */
+/* Returns the kind of any operation: compares its strings, makes a key if need be, and remembers.
+ * By value, both ways, so that nothing of the quick way needs an address. */
 struct kind memo_find(struct track *track, unsigned comm, struct event event);
 
 /* What names the key of an operation of that many bytes. */

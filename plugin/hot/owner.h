@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hot/owner.h - who has something to itself: a thread its ring of slots, a thread the figures of a communicator. */
+/* hot/owner.h - who has something to itself: a thread its ring of slots, a thread the figures of a
+ * communicator. */
 #ifndef NCCL_INSPECTOR_HOT_OWNER_H
 #define NCCL_INSPECTOR_HOT_OWNER_H
 
@@ -13,8 +14,8 @@
 
 #include "box/box.h"
 
-/* Returns a number that no two living threads have in common, for the price of a register; never 0. The C library gives the
- * number of a thread that has ended to a later one. */
+/* Returns a number that no two living threads have in common, for the price of a register; never 0.
+ * The C library gives the number of a thread that has ended to a later one. */
 static inline uint64_t owner_id(void)
 {
 	uint64_t id;
@@ -29,10 +30,11 @@ static inline uint64_t owner_id(void)
 	return id;
 }
 
-/* The figures of a communicator are added up by one thread at a time: box_comm.busy is odd meanwhile. A thread that finds it
- * odd leaves the operation to the sweep (upkeep/sweep.h).
+/* The figures of a communicator are added up by one thread at a time: box_comm.busy is odd
+ * meanwhile. A thread that finds it odd leaves the operation to the sweep (upkeep/sweep.h).
  *
- * Returns whether the caller has the figures to itself from now on; then it must call comm_leave. Never waits. Any thread. */
+ * Returns whether the caller has the figures to itself from now on; then it must call comm_leave.
+ * Never waits. Any thread. */
 static inline bool comm_enter(struct box_comm *comm)
 {
 	uint32_t busy = atomic_load_explicit(&comm->busy, memory_order_relaxed);

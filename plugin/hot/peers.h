@@ -7,7 +7,8 @@
 
 #define PEERS_NONE BOX_ENTRY_NONE
 
-/* What the application's thread keeps of an entry of box->peers, which the thread of the kernels writes to all the time. */
+/* What the application's thread keeps of an entry of box->peers, which the thread of the kernels
+ * writes to all the time. */
 struct peers_entry {
 	_Atomic uint64_t identity; /* what it is of (peers_identity); 0: it is free */
 	_Atomic uint32_t calls; /* Sends or Recvs that were called so far */
@@ -38,7 +39,8 @@ static inline uint32_t peers_first_place(uint64_t identity)
 /* For peers_find: looks further than at the first place, and makes an entry if there is none. */
 uint32_t peers_find_or_make(struct peers *peers, struct box *box, uint64_t identity);
 
-/* Returns the index in box->peers, of a new entry if need be; PEERS_NONE: its places are taken. By the threads that call NCCL. */
+/* Returns the index in box->peers, of a new entry if need be; PEERS_NONE: its places are taken. By
+ * the threads that call NCCL. */
 static inline uint32_t peers_find(struct peers *peers, struct box *box, unsigned comm, unsigned func, int peer)
 {
 	uint64_t identity = peers_identity(comm, func, peer);
@@ -69,7 +71,8 @@ static inline __attribute__((always_inline)) struct peers_call peers_call(struct
 	return call;
 }
 
-/* Adds one finished operation to an entry; `rate_q20`: keys_rate_q20. The caller has the communicator to itself. */
+/* Adds one finished operation to an entry; `rate_q20`: keys_rate_q20. The caller has the
+ * communicator to itself. */
 void peers_account(struct box *box, uint32_t entry, uint64_t bytes, uint64_t time_ns, int32_t rate_q20);
 
 /* Frees the entries of a communicator. The caller has it to itself. */

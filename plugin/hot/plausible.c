@@ -3,8 +3,8 @@
 
 #define relaxed memory_order_relaxed
 
-/* The distance of our clock and the GPU's: the smallest one seen of late is nearest to it, for we hear of an end
- * only after it. */
+/* The distance of our clock and the GPU's: the smallest one seen of late is nearest to it, for we
+ * hear of an end only after it. */
 void plausible_compare_clocks(struct track *track, struct box_comm *comm, uint64_t stop)
 {
 	uint64_t now = clock_ticks(), since = atomic_load_explicit(&comm->clock_since_tick, relaxed);

@@ -21,8 +21,8 @@ bool reclaim_is_overtaken(const struct track *track, const struct box_op *op)
 	return !atomic_load_explicit(&op->started_channels, relaxed) && reclaim_is_left_behind(track, op);
 }
 
-/* NCCL does not say how many channels come (by 2.26 of any operation), so the sweep waits for more. Where slots are short
- * that many later ones must do. */
+/* NCCL does not say how many channels come (by 2.26 of any operation), so the sweep waits for more.
+ * Where slots are short that many later ones must do. */
 static bool is_settled(const struct track *track, const struct box_op *op)
 {
 	bool is_untold = track->options.timing == BOX_TIMING_CPU ||

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hot/record.h - what the samples and the JSON lines are told of an operation that is over. Inline, because each operation
- * passes through it: for hot/complete.c and hot/group_end.c only. The caller has the communicator to itself (hot/owner.h). */
+/* hot/record.h - what the samples and the JSON lines are told of an operation that is over. Inline,
+ * because each operation passes through it: for hot/complete.c and hot/group_end.c only. The caller
+ * has the communicator to itself (hot/owner.h). */
 #ifndef NCCL_INSPECTOR_HOT_RECORD_H
 #define NCCL_INSPECTOR_HOT_RECORD_H
 
@@ -35,7 +36,8 @@ static inline uint16_t record_mantissa(uint64_t bytes)
 	return (uint16_t)(bytes >> (size_class > 15 ? size_class - 15 : 0));
 }
 
-/* The time from the call to the kernel's begin in us, at least 1. For an operation with the time of its call. */
+/* The time from the call to the kernel's begin in us, at least 1. For an operation with the time of
+ * its call. */
 __attribute__((noinline, unused)) static uint32_t record_queued_us(const struct track *track, const struct box_op *op,
 								   const struct box_comm *comm)
 {
@@ -49,7 +51,8 @@ __attribute__((noinline, unused)) static uint32_t record_queued_us(const struct 
 	return queued < 1 ? 1 : queued > UINT32_MAX ? UINT32_MAX : (uint32_t)queued;
 }
 
-/* Hands an operation over to the samples, unless it belongs to a large group. `start`, `stop`: GPU's clock. */
+/* Hands an operation over to the samples, unless it belongs to a large group. `start`, `stop`:
+ * GPU's clock. */
 static inline __attribute__((always_inline)) void record_operation(struct track *track, const struct box_op *op,
 								    uint32_t key, uint64_t start, uint64_t stop,
 								    uint64_t bytes)
@@ -78,7 +81,8 @@ static inline __attribute__((always_inline)) void record_operation(struct track 
 	end->flags = record_flags(track);
 	end->channels = (uint8_t)(atomic_load_explicit(&op->kind, memory_order_relaxed) >> 24);
 	ends_hand_over(track->box, comm, place);
-	/* Two to a line of the cache, which the beat thread has read: have the one after next here when it is wanted. */
+	/* Two to a line of the cache, which the beat thread has read: have the one after next here
+	 * when it is wanted. */
 	prefetch_to_write(end + 4);
 }
 

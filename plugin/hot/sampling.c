@@ -5,7 +5,8 @@
 
 #define relaxed memory_order_relaxed
 
-/* The golden ratio has no period in common with what the application repeats, nor with TRACK_HOT_SAMPLE. */
+/* The golden ratio has no period in common with what the application repeats, nor with
+ * TRACK_HOT_SAMPLE. */
 void track_sample_next(struct track *track)
 {
 	uint32_t every = atomic_load_explicit(&track->sample_every, relaxed);

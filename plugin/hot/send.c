@@ -9,7 +9,8 @@
 #define relaxed memory_order_relaxed
 #define likely track_likely
 #define INLINE static inline __attribute__((always_inline))
-#define APART __attribute__((noinline)) static /* a call of it is a jump: the quick way needs no frame for it */
+/* A call of it is a jump: the quick way needs no frame for it. */
+#define APART __attribute__((noinline)) static
 
 /* What is told of a Send or Recv, and what its call and its plan got. */
 INLINE struct event event_of(const struct abi_p2p *p2p, void *call, void *plan)
@@ -33,7 +34,8 @@ APART int p2p_slowly(struct track *track, void *context, void *call, void *plan,
 	return 0;
 }
 
-/* Whether it is the only one that was called in its group, which has not returned, and none of it was told. */
+/* Whether it is the only one that was called in its group, which has not returned, and none of it
+ * was told. */
 INLINE bool is_first_of_one(const struct track_comm *app, unsigned comm, uint64_t call)
 {
 	uint32_t number = handle_number(call);

@@ -13,7 +13,8 @@ static unsigned comm_of(const struct box_op *op)
 	return atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS;
 }
 
-/* Where the times of an operation go, and which of its channels `kernel` is; NULL: it is not looked at. */
+/* Where the times of an operation go, and which of its channels `kernel` is; NULL: it is not looked
+ * at. */
 static struct skew_open *open_of(struct track *track, const struct box_op *op, uint64_t kernel, unsigned *channel)
 {
 	struct skew_open *open = &track->skews[comm_of(op)];

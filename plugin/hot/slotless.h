@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hot/slotless.h - members of a group that found no slot (hot/groups.h): their handle is the group's token. */
+/* hot/slotless.h - members of a group that found no slot (hot/groups.h): their handle is the
+ * group's token. */
 #ifndef NCCL_INSPECTOR_HOT_SLOTLESS_H
 #define NCCL_INSPECTOR_HOT_SLOTLESS_H
 
@@ -12,10 +13,12 @@ struct slotless_sweep {
 	uint64_t since_tick[GROUPS];              /* they have been so */
 };
 
-/* Adds a member, which `group` (its number + 1) has already counted, and returns its handle. By the thread that calls NCCL. */
+/* Adds a member, which `group` (its number + 1) has already counted, and returns its handle. By the
+ * thread that calls NCCL. */
 void *slotless_member(struct track *track, uint32_t group, const struct slotless *member);
 
-/* As track_kernel_start and track_kernel_stop, by the bits of the handle. By the thread that reports the kernels. */
+/* As track_kernel_start and track_kernel_stop, by the bits of the handle. By the thread that
+ * reports the kernels. */
 void *slotless_kernel_start(struct track *track, uint64_t bits, uint64_t gpu_ns);
 int slotless_kernel_stop(struct track *track, uint64_t bits, uint64_t gpu_ns);
 

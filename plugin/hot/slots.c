@@ -11,8 +11,8 @@
 #define CROWDED 8u /* slots in use, one after the other */
 #define MOVES 8u
 #define WINDOW 64u
-/* An application that runs far ahead of its GPU has all slots of its thread in use, for long: it gets more rings, while
- * some are left to other threads, and then everybody's. */
+/* An application that runs far ahead of its GPU has all slots of its thread in use, for long: it
+ * gets more rings, while some are left to other threads, and then everybody's. */
 #define RINGS_LEFT 4u
 #define CROWDED_FOR 32u
 
@@ -36,7 +36,8 @@ static bool has_next(const struct track *track, const struct track_ring *ring)
 	return (atomic_load_explicit(&op->generation, memory_order_acquire) & BOX_OP_STATE_MASK) == BOX_OP_FREE;
 }
 
-/* Gives the thread a ring that no thread has, unless fewer than `left` would remain. TRACK_RINGS: it got none. */
+/* Gives the thread a ring that no thread has, unless fewer than `left` would remain. TRACK_RINGS:
+ * it got none. */
 static uint32_t new_ring(struct track *track, uint64_t self, uint32_t left)
 {
 	uint32_t unowned = 0, ring;
@@ -74,7 +75,8 @@ static struct box_op *take_of_ring(struct track *track, struct track_ring *ring)
 	return NULL;
 }
 
-/* A ring that the thread already has and whose next slot is free. TRACK_RINGS: it has no such ring. */
+/* A ring that the thread already has and whose next slot is free. TRACK_RINGS: it has no such
+ * ring. */
 static uint32_t other_ring(const struct track *track, uint64_t self)
 {
 	uint32_t ring = 0;
@@ -139,7 +141,8 @@ static struct box_op *take_near(struct track *track, struct track_comm *app)
 	return op;
 }
 
-/* How many operations a communicator may still have in flight, the one that wants a slot included. */
+/* How many operations a communicator may still have in flight, the one that wants a slot
+ * included. */
 static uint64_t share_left(const struct track *track, unsigned comm)
 {
 	const struct box_comm *own = &track->box->comms[comm];

@@ -32,14 +32,15 @@ static struct box_comm *comm_of(struct track *track, const void *context, uint32
 	struct box_comm *comm = &track->box->comms[index];
 
 	if (atomic_load_explicit(&comm->generation, relaxed) != *generation) {
-		track_drop(track, BOX_DROP_STALE); /* the communicator is gone, its record serves another */
+		/* The communicator is gone, its record serves another. */
+		track_drop(track, BOX_DROP_STALE);
 		return NULL;
 	}
 	return comm;
 }
 
-/* Whether a Send or Recv, which is told now, is the only one of its group: then nobody needs the group. One that is told
- * after that is counted, and has no group either. */
+/* Whether a Send or Recv, which is told now, is the only one of its group: then nobody needs the
+ * group. One that is told after that is counted, and has no group either. */
 static bool is_lone(struct track *track, struct track_comm *app, uint32_t number)
 {
 	bool was_lone = !likely(atomic_load_explicit(&app->lone_group, relaxed) != number);
@@ -208,7 +209,8 @@ INLINE void *follow(struct track *track, const struct told *told, const struct e
 		track_drop(track, BOX_DROP_NO_PEER);
 	if (use.key == KEYS_NONE)
 		track_drop(track, BOX_DROP_NO_KEY);
-	/* Otherwise the sweep says when it saw the operation first: a clock costs as much as all the rest. */
+	/* Otherwise the sweep says when it saw the operation first: a clock costs as much as all
+	 * the rest. */
 	if (!likely(use.enqueue_tick || !track->json))
 		use.enqueue_tick = clock_ticks();
 	if (!likely(!track->traces))

@@ -162,7 +162,8 @@ static int append(struct jsonfile *file, const char *data, size_t length)
 	return error;
 }
 
-/* The user may have emptied the file, or removed it or its directory: then nobody would see what is written. */
+/* The user may have emptied the file, or removed it or its directory: then nobody would see what is
+ * written. */
 static void look_again(struct jsonfile *file)
 {
 	struct file_found now;
@@ -222,7 +223,8 @@ static bool open_old_dir(struct jsonfile *file)
 	return false;
 }
 
-/* The last file that has lines, if its name is still its own: so `.end` behind it is nobody else's. */
+/* The last file that has lines, if its name is still its own: so `.end` behind it is nobody
+ * else's. */
 static bool end_name(struct jsonfile *file, char *name)
 {
 	struct file_found found;

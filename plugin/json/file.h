@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* json/file.h - the files that JSON lines go to: <dir>/<hostname>-pid<pid>[.<n>].log[.gz].
  *
- * Each is created exclusively, is readable by itself and never renamed; a full one is followed by the next number, and
- * the oldest of ours is removed. What was written is whole lines (whole gzip members), whatever fails; only a process
- * that is killed, or ends with a thread that got no processor for its last 10 ms, in the middle of a write leaves the
- * beginning of one. Only the JSON thread calls this: a file system may block it.
+ * Each is created exclusively, is readable by itself and never renamed; a full one is followed by
+ * the next number, and the oldest of ours is removed. What was written is whole lines (whole gzip
+ * members), whatever fails; only a process that is killed, or ends with a thread that got no
+ * processor for its last 10 ms, in the middle of a write leaves the beginning of one. Only the JSON
+ * thread calls this: a file system may block it.
  */
 #ifndef NCCL_INSPECTOR_JSON_FILE_H
 #define NCCL_INSPECTOR_JSON_FILE_H
@@ -19,7 +20,8 @@
 
 #define JSONFILE_KEPT 16u
 #define JSONFILE_CHUNK_BYTES ((size_t)64 * 1024)
-#define JSONFILE_LAST_BYTES ((size_t)4096) /* the kernel looks for the death of a process page by page */
+/* The kernel looks for the death of a process page by page. */
+#define JSONFILE_LAST_BYTES ((size_t)4096)
 #define JSONFILE_LAST_PACKED_BYTES ((size_t)16 * 1024)
 
 struct jsonfile_kept {
@@ -45,15 +47,15 @@ struct jsonfile {
 /* Prepares for files in `dir` whose names begin with `stem`. Touches no file. Any thread. */
 void jsonfile_init(struct jsonfile *file, const char *dir, const char *stem);
 
-/* Returns how many bytes to write at a time: no more than a file may hold, by the process's limit too. `ending`: the process is about to
- * end. */
+/* Returns how many bytes to write at a time: no more than a file may hold, by the process's limit
+ * too. `ending`: the process is about to end. */
 size_t jsonfile_room(const struct jsonfile *file, bool ending);
 
 /* Appends whole lines, all of them or nothing. Returns 0 or -errno. */
 int jsonfile_write(struct jsonfile *file, const char *lines, size_t length);
 
-/* The process ends in order: puts a text into a file beside the last one, with `.end` behind its name, in place of what was there.
- * Does nothing if no line was written. */
+/* The process ends in order: puts a text into a file beside the last one, with `.end` behind its
+ * name, in place of what was there. Does nothing if no line was written. */
 void jsonfile_put_end(struct jsonfile *file, const char *text, size_t length);
 
 /* The process goes on: removes that file again. */

@@ -66,7 +66,8 @@ static char *put_text(char *to, const char *text)
 	return put_bytes(to, text, strlen(text));
 }
 
-/* Length of the UTF-8 character at `at`, 0 when it is none: too long, too short, a surrogate, beyond U+10FFFF. */
+/* Length of the UTF-8 character at `at`, 0 when it is none: too long, too short, a surrogate,
+ * beyond U+10FFFF. */
 static unsigned utf8_length(const unsigned char *at, size_t left)
 {
 	static const struct {
@@ -238,7 +239,8 @@ static char *put_events(char *to, const struct json_batch *batch, const struct t
 		to = put_u64(PUT_LITERAL(to, "{\"channel_id\":"), channel);
 		to = put_u64(put_text(PUT_LITERAL(to, ",\"kernel_start"), unit), start);
 		to = put_u64(put_text(PUT_LITERAL(to, ",\"kernel_stop"), unit), stop);
-		/* The GPU's clock came just before the stop; an interface without such clocks has no such event. */
+		/* The GPU's clock came just before the stop; an interface without such clocks has
+		 * no such event. */
 		if (!cpu_timed)
 			to = put_u64(put_text(PUT_LITERAL(to, ",\"kernel_record"), unit), stop - !times);
 		*to++ = '}';
@@ -254,8 +256,9 @@ static char *put_trace(char *to, const struct piece *keys, const struct json_rec
 
 	to = PUT_LITERAL(put(to, keys, KEY_TRACE_SN), "1");
 	to = put(to, keys, KEY_TRACE_STOP_SN);
+	/* null: NCCL had not yet said that it is enqueued. */
 	to = stopped ? put_u64(to, atomic_load_explicit(&trace->stop_number, memory_order_relaxed)) :
-		       PUT_LITERAL(to, "null"); /* NCCL had not yet said that it is enqueued */
+		       PUT_LITERAL(to, "null");
 	to = put_events(to, batch, trace, false, cpu_timed);
 	to = put_u64(put(to, keys, KEY_TRACE_TS), real_us(batch, trace->start_tick));
 	to = put(to, keys, KEY_TRACE_STOP_TS);
@@ -264,7 +267,8 @@ static char *put_trace(char *to, const struct piece *keys, const struct json_rec
 	return put_events(to, batch, trace, true, cpu_timed);
 }
 
-/* The vendor's rule: bytes are one rank's share for these two; nothing is said of functions without a rule. */
+/* The vendor's rule: bytes are one rank's share for these two; nothing is said of functions without
+ * a rule. */
 static double algorithm_factor(unsigned func, int nranks)
 {
 	if (func == BOX_FUNC_ALLGATHER || func == BOX_FUNC_REDUCESCATTER)

@@ -81,8 +81,8 @@ void jsonwriter_add_comm(struct jsonwriter *writer, const struct json_comm_field
 	jsoncomms_add(&writer->comms, json_comm_new(&writer->process, fields));
 }
 
-/* What has no line because it has no time. Figures move between records while communicators come and go; the sum of all
- * only grows. */
+/* What has no line because it has no time. Figures move between records while communicators come
+ * and go; the sum of all only grows. */
 static uint64_t count_unmeasured(const struct jsonwriter *writer)
 {
 	static const enum box_drop reasons[] = { BOX_DROP_NO_SLOT, BOX_DROP_NO_COMM, BOX_DROP_EXPIRED,
@@ -119,7 +119,8 @@ static void drop(struct jsonwriter *writer, uint64_t lines)
 	atomic_fetch_add(&writer->box->header->dropped[BOX_DROP_JSON], lines);
 }
 
-/* Turns at most a batch of operations into lines, as far as there is room for lines. False when none is left. */
+/* Turns at most a batch of operations into lines, as far as there is room for lines. False when
+ * none is left. */
 static bool drain_batch(struct jsonwriter *writer)
 {
 	const struct trace_op *trace;
@@ -163,7 +164,8 @@ static void log_failure(struct jsonwriter *writer, int error)
 	writer->failing = true;
 }
 
-/* As many as fit into the room; one that does not fit is for the file to refuse. `end` is after the last newline. */
+/* As many as fit into the room; one that does not fit is for the file to refuse. `end` is after the
+ * last newline. */
 static size_t whole_lines(const char *lines, const char *end, size_t room)
 {
 	const char *newline = end - 1;
@@ -205,7 +207,8 @@ static int write_lines(struct jsonwriter *writer, const char *lines, size_t leng
 	if (!enter(writer))
 		return -ECANCELED;
 	error = jsonfile_write(&writer->file, lines, length);
-	if (!error && !atomic_load(&writer->counted)) { /* else: it took so long that it is counted as lost */
+	/* else: it took so long that it is counted as lost. */
+	if (!error && !atomic_load(&writer->counted)) {
 		uint64_t count = count_lines(lines, length);
 
 		atomic_fetch_add(&writer->settled, count);
@@ -238,8 +241,8 @@ static bool flush(struct jsonwriter *writer, uint64_t now_ns)
 	return !error;
 }
 
-/* At most one ring's worth of operations. What does not fit into the buffer of a file that cannot be written stays in
- * the ring; what then does not fit into the ring is dropped there. */
+/* At most one ring's worth of operations. What does not fit into the buffer of a file that cannot
+ * be written stays in the ring; what then does not fit into the ring is dropped there. */
 static void work(struct jsonwriter *writer, uint64_t now_ns, bool write_all)
 {
 	bool may_write = !writer->failing || now_ns >= writer->retry_ns;
@@ -290,7 +293,8 @@ static uint64_t count_unfinished(const struct box *box)
 	return unfinished;
 }
 
-/* Without this file nobody could tell lines that stop because the job is over from those of one that hangs. */
+/* Without this file nobody could tell lines that stop because the job is over from those of one
+ * that hangs. */
 static void put_end(struct jsonwriter *writer)
 {
 	char text[160];

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json/writer.h - the thread of the JSON mode: ten times a second (fifty in verbose mode, whose ring is shorter) it turns finished
- * operations into lines, and every interval, or when there are many, it appends them to the file.
+/* json/writer.h - the thread of the JSON mode: ten times a second (fifty in verbose mode, whose
+ * ring is shorter) it turns finished operations into lines, and every interval, or when there are
+ * many, it appends them to the file.
  *
- * It is not the thread of the beat: the user's directory may be on a file system that hangs, and the box and the .prom files of
- * this process must go on. It shares no lock with NCCL's threads.
+ * It is not the thread of the beat: the user's directory may be on a file system that hangs, and
+ * the box and the .prom files of this process must go on. It shares no lock with NCCL's threads.
  */
 #ifndef NCCL_INSPECTOR_JSON_WRITER_H
 #define NCCL_INSPECTOR_JSON_WRITER_H
@@ -38,8 +39,8 @@ struct jsonwriter {
 	char buffer[JSONWRITER_BUFFER_BYTES]; /* last: it is not touched without need */
 };
 
-/* Prepares memory and names; no file yet. `config` and `box` must outlive it; `log` is told what goes wrong. Returns 0 or -errno. Under the
- * inspector's lock. */
+/* Prepares memory and names; no file yet. `config` and `box` must outlive it; `log` is told what
+ * goes wrong. Returns 0 or -errno. Under the inspector's lock. */
 int jsonwriter_open(struct jsonwriter *writer, const struct config *config, const struct box *box,
 		    void (*log)(const char *message));
 
@@ -49,8 +50,9 @@ void jsonwriter_add_comm(struct jsonwriter *writer, const struct json_comm_field
 /* Starts the thread unless it runs. Returns 0 or -errno. Under the inspector's lock. */
 int jsonwriter_start(struct jsonwriter *writer);
 
-/* At exit: lets the thread write what there is, and waits for that at most until `due_ns` (CLOCK_MONOTONIC). From then on nothing is
- * written; what was not is counted in the box. Waits for no lock. */
+/* At exit: lets the thread write what there is, and waits for that at most until `due_ns`
+ * (CLOCK_MONOTONIC). From then on nothing is written; what was not is counted in the box. Waits for
+ * no lock. */
 void jsonwriter_close(struct jsonwriter *writer, uint64_t due_ns);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl/abi.h - NCCL's profiler plugin interface v1 to v7 (NCCL 2.23 to 2.32), in our own declarations.
+/* nccl/abi.h - NCCL's profiler plugin interface v1 to v7 (NCCL 2.23 to 2.32), in our own
+ * declarations.
  *
- * Every member that we read has its offset asserted; they are facts of the released
- * libraries, the same on x86-64 and aarch64. What lies between has no meaning here.
- * NCCL's structures are valid during a call only.
+ * Every member that we read has its offset asserted; they are facts of the released libraries, the
+ * same on x86-64 and aarch64. What lies between has no meaning here. NCCL's structures are valid
+ * during a call only.
  */
 #ifndef NCCL_INSPECTOR_NCCL_ABI_H
 #define NCCL_INSPECTOR_NCCL_ABI_H
@@ -96,12 +97,14 @@ struct abi_net_plugin { /* v3 */
 	const void *data; /* of that kind and version, valid during the call */
 };
 
-/* The two networks that NCCL has itself: kind << 16 | version. Both only tell if NCCL was built with NET_PROFILER=1. */
+/* The two networks that NCCL has itself: kind << 16 | version. Both only tell if NCCL was built
+ * with NET_PROFILER=1. */
 enum abi_net_id { ABI_NET_IB_V1 = 1 << 16 | 1, ABI_NET_SOCKET_V1 = 2 << 16 | 1 };
 enum { ABI_NET_IB_QP = 1 }; /* abi_net_ib.type */
 
 struct abi_ib_qp {
-	int device;      /* index into the adapters of the connection, not NCCL's number of the adapter */
+	/* Index into the adapters of the connection, not NCCL's number of the adapter. */
+	int device;
 	uint64_t wr_id;
 	int opcode;      /* of a send only */
 	int number;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl/event.h - an operation as NCCL announces it, whatever NCCL's version. Its pointers are valid during the call only. */
+/* nccl/event.h - an operation as NCCL announces it, whatever NCCL's version. Its pointers are valid
+ * during the call only. */
 #ifndef NCCL_INSPECTOR_NCCL_EVENT_H
 #define NCCL_INSPECTOR_NCCL_EVENT_H
 

@@ -9,7 +9,8 @@
 
 void log_say(struct log *log, const char *text)
 {
-	atomic_fetch_add(&log->speaking, 1); /* before the look at the logger: log_wait looks the other way round */
+	/* Before the look at the logger: log_wait looks the other way round. */
+	atomic_fetch_add(&log->speaking, 1);
 	abi_logger logger = atomic_load(&log->logger);
 
 	if (logger)

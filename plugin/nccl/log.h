@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nccl/log.h - messages to the user, through the logger of a living libnccl.
  *
- * A logger may block (a pipe that nobody reads), so nobody calls it with a lock held: a message that comes up under the lock is
- * kept until the lock is let go. The logger is a function of libnccl: before that may be unloaded, we wait for the threads in it.
+ * A logger may block (a pipe that nobody reads), so nobody calls it with a lock held: a message
+ * that comes up under the lock is kept until the lock is let go. The logger is a function of
+ * libnccl: before that may be unloaded, we wait for the threads in it.
  */
 #ifndef NCCL_INSPECTOR_NCCL_LOG_H
 #define NCCL_INSPECTOR_NCCL_LOG_H
@@ -33,7 +34,8 @@ void log_keep(struct log *log, const char *text);
 /* Takes the oldest kept message out. False: there is none. Under the inspector's lock. */
 bool log_take(struct log *log, char text[LOG_BYTES]);
 
-/* Waits until no thread is in a logger, at most until `due_ns` (CLOCK_MONOTONIC): then the former logger may go. */
+/* Waits until no thread is in a logger, at most until `due_ns` (CLOCK_MONOTONIC): then the former
+ * logger may go. */
 void log_wait(struct log *log, uint64_t due_ns);
 
 #endif

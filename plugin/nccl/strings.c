@@ -42,13 +42,24 @@ void strings_forget(void)
 			atomic_store_explicit(&strings_cache[table][i], 0, memory_order_relaxed);
 }
 
+static uint8_t number_of(enum strings_table table, const char *string)
+{
+	switch (table) {
+	case STRINGS_FUNC:
+		return find(box_func_name, BOX_FUNCS, string);
+	case STRINGS_ALGO:
+		return find(box_algo_name, BOX_ALGO_GROUP, string); /* not our own names */
+	case STRINGS_PROTO:
+		return find(box_proto_name, BOX_PROTOS, string);
+	default:
+		return datatype_bytes(string) ^ 1;
+	}
+}
+
 uint8_t strings_compare(enum strings_table table, const char *string)
 {
 	uint64_t address = (uintptr_t)string;
-	uint8_t number = table == STRINGS_FUNC  ? find(box_func_name, BOX_FUNCS, string) :
-			 table == STRINGS_ALGO  ? find(box_algo_name, BOX_ALGO_GROUP, string) : /* not our own names */
-			 table == STRINGS_PROTO ? find(box_proto_name, BOX_PROTOS, string) :
-						datatype_bytes(string) ^ 1;
+	uint8_t number = number_of(table, string);
 
 	if (string && !(address >> 56))
 		atomic_store_explicit(strings_place(table, address), address << 8 | number, memory_order_relaxed);

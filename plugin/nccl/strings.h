@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl/strings.h - NCCL's strings to the numbers of box/box.h, when an event comes: the strings die with libnccl.
+/* nccl/strings.h - NCCL's strings to the numbers of box/box.h, when an event comes: the strings die
+ * with libnccl.
  *
- * They are static storage of libnccl, so an address that was compared once means the same string until libnccl is unloaded:
- * strings_forget() must come before the first event of every communicator. Any thread.
+ * They are static storage of libnccl, so an address that was compared once means the same string
+ * until libnccl is unloaded: strings_forget() must come before the first event of every
+ * communicator. Any thread.
  */
 #ifndef NCCL_INSPECTOR_NCCL_STRINGS_H
 #define NCCL_INSPECTOR_NCCL_STRINGS_H
@@ -13,7 +15,8 @@
 enum strings_table { STRINGS_FUNC, STRINGS_ALGO, STRINGS_PROTO, STRINGS_DATATYPE, STRINGS_TABLES };
 #define STRINGS_CACHED 16u
 
-/* address << 8 | number. An empty entry is right for NULL. Of a datatype the number is its bytes ^ 1. */
+/* address << 8 | number. An empty entry is right for NULL. Of a datatype the number is its bytes ^
+ * 1. */
 extern _Atomic uint64_t strings_cache[STRINGS_TABLES][STRINGS_CACHED];
 
 /* Forgets all addresses. */
@@ -43,7 +46,8 @@ static inline unsigned strings_datatype_bytes(const char *datatype)
 	return strings_number(STRINGS_DATATYPE, datatype) ^ 1u;
 }
 
-/* NCCL's interface v1 gives integers in place of strings. Each returns the string; NULL for a number that is not known. */
+/* NCCL's interface v1 gives integers in place of strings. Each returns the string; NULL for a
+ * number that is not known. */
 const char *strings_v1_func(unsigned number);
 const char *strings_v1_algo(unsigned number);
 const char *strings_v1_proto(unsigned number);

@@ -105,8 +105,8 @@ static uint32_t make_entry(struct box *box, const struct box_net *wanted)
 	return BOX_NETS;
 }
 
-/* Index of the entry, a new one if need be. BOX_NETS when there is no place, or while another thread makes one: two of
- * the same peer would be one series twice. */
+/* Index of the entry, a new one if need be. BOX_NETS when there is no place, or while another
+ * thread makes one: two of the same peer would be one series twice. */
 static uint32_t find_entry(struct net *net, const struct box_net *wanted)
 {
 	uint32_t found = look_up(net->track->box, wanted);
@@ -141,8 +141,8 @@ static struct net_op *take(struct net *net, uint32_t *generation)
 	return NULL;
 }
 
-/* From now on the oldest unfinished step is in this state (+ 1; STEP_OVER: there is none). The time of what was is
- * added. */
+/* From now on the oldest unfinished step is in this state (+ 1; STEP_OVER: there is none). The time
+ * of what was is added. */
 static void turn(struct net *net, struct net_op *op, unsigned state)
 {
 	uint64_t old = atomic_load_explicit(&op->head, relaxed), now = clock_ticks();
@@ -191,7 +191,8 @@ static void *follow(struct net *net, void *context, const struct abi_proxy_op *t
 	struct box_net wanted = { .peer = told->peer, .is_send = told->is_send != 0 };
 	uint32_t entry, generation;
 
-	/* PXN: another process' operation. Its context is as valid here, and means something else. */
+	/* PXN: another process' operation. Its context is as valid here, and means something
+	 * else. */
 	if ((uint32_t)told->pid != net->pid)
 		return NULL;
 	wanted.comm = handle_context_comm(context, &wanted.comm_generation);
@@ -199,8 +200,8 @@ static void *follow(struct net *net, void *context, const struct abi_proxy_op *t
 		return NULL;
 	const struct box_comm *comm = &net->track->box->comms[wanted.comm];
 
-	/* CollNet's peer is the switch, by the number behind the last rank's (src/graph/connect.cc): NCCL calls all of it
-	 * receives, and tells of no step. */
+	/* CollNet's peer is the switch, by the number behind the last rank's
+	 * (src/graph/connect.cc): NCCL calls all of it receives, and tells of no step. */
 	if (atomic_load_explicit(&comm->generation, relaxed) != wanted.comm_generation || told->peer < 0 ||
 	    (comm->nranks > 0 && told->peer >= comm->nranks))
 		return NULL;
@@ -254,7 +255,8 @@ void *net_step_start(struct net *net, void *parent)
 	struct box_net *entry = net_entry(net, op);
 	uint32_t first = atomic_load_explicit(&op->first, relaxed);
 	uint32_t number = atomic_load_explicit(&op->next, relaxed);
-	unsigned state = 1u + (entry->is_send ? BOX_NET_GPU : BOX_NET_WIRE); /* NCCL says so at once */
+	/* NCCL says so at once. */
+	unsigned state = 1u + (entry->is_send ? BOX_NET_GPU : BOX_NET_WIRE);
 
 	if (number - first >= STEPS)
 		return miss(net);

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* net/proxy.h - network detail: what the operations of NCCL's proxy wait for, and what they move, by peer.
+/* net/proxy.h - network detail: what the operations of NCCL's proxy wait for, and what they move,
+ * by peer.
  *
- * A proxied operation is what one channel sends to one peer, or receives from it. Up to eight steps of it are under way at a
- * time. They end in the order in which they began, and NCCL says of a step behind another one that it waits for the GPU, whatever
- * it waits for. So the time of an operation counts only for the state of its oldest unfinished step: the sum of all states is
- * the time in which there was one.
+ * A proxied operation is what one channel sends to one peer, or receives from it. Up to eight steps
+ * of it are under way at a time. They end in the order in which they began, and NCCL says of a step
+ * behind another one that it waits for the GPU, whatever it waits for. So the time of an operation
+ * counts only for the state of its oldest unfinished step: the sum of all states is the time in
+ * which there was one.
  *
- * It is off unless asked for: then NCCL makes none of these calls. The calls about one operation come from one thread, the
- * proxy's. They take no lock, allocate nothing, make no system call and have no unbounded loop; the memory is had at set-up.
+ * It is off unless asked for: then NCCL makes none of these calls. The calls about one operation
+ * come from one thread, the proxy's. They take no lock, allocate nothing, make no system call and
+ * have no unbounded loop; the memory is had at set-up.
  */
 #ifndef NCCL_INSPECTOR_NET_PROXY_H
 #define NCCL_INSPECTOR_NET_PROXY_H
@@ -18,20 +21,24 @@
 #include "hot/state.h"
 #include "nccl/abi.h"
 
-#define NET_OPS 1024u /* followed at one time; a power of two. What comes while all are in use is not followed */
+/* Followed at one time; a power of two. What comes while all are in use is not followed. */
+#define NET_OPS 1024u
 
 struct net_op {
 	_Alignas(64) _Atomic uint32_t generation; /* as box_op.generation: + enum box_op_state */
 	_Atomic uint32_t entry;                   /* index of struct box_net */
-	_Atomic uint64_t head;        /* the oldest unfinished step: since which tick << 3 | state + 1; 0: there is none */
+	/* The oldest unfinished step: since which tick << 3 | state + 1; 0: there is none. */
+	_Atomic uint64_t head;
 	_Atomic uint64_t states;      /* four bits a step: enum box_net_state + 1, 0 when it is over */
-	_Atomic uint32_t first, next; /* numbers of the oldest unfinished step and of the next one to begin */
+	/* Numbers of the oldest unfinished step and of the next one to begin. */
+	_Atomic uint32_t first, next;
 	_Atomic uint32_t turns;       /* changes of the head, in all uses of the slot */
 	/* The beat thread's: how it found the slot one round ago. */
 	uint32_t seen_generation;
 	uint64_t seen_steps;
 	uint32_t seen_ended; /* net.ended of its entry */
-	uint32_t passed;     /* rounds in which others of the same peer ended and this one stood still */
+	/* Rounds in which others of the same peer ended and this one stood still. */
+	uint32_t passed;
 };
 
 struct net {
@@ -47,17 +54,19 @@ struct net {
 	_Atomic uint32_t ended[BOX_NETS];     /* operations of the entry that are over */
 };
 
-/* Gets the memory, unless the mode is off or the interface does not tell the states (before v4). Returns 0, or -errno: then it is off.
- * Under the inspector's lock. */
+/* Gets the memory, unless the mode is off or the interface does not tell the states (before v4).
+ * Returns 0, or -errno: then it is off. Under the inspector's lock. */
 int net_init(struct net *net, struct track *track, enum config_net mode, unsigned api);
 
-/* The first communicator comes, or again a first one: there were no rounds before. Under the inspector's lock. */
+/* The first communicator comes, or again a first one: there were no rounds before. Under the
+ * inspector's lock. */
 void net_begin(struct net *net);
 
 /* Returns the events to be asked for at present, as bits of the activation mask. */
 int net_events(const struct net *net);
 
-/* The next four take any context and any handle, and give NULL if there is nothing to follow. By the proxy's thread. */
+/* The next four take any context and any handle, and give NULL if there is nothing to follow. By
+ * the proxy's thread. */
 
 /* An operation begins. Returns its handle. */
 void *net_op_start(struct net *net, void *context, const struct abi_proxy_op *op);
@@ -65,8 +74,8 @@ void *net_op_start(struct net *net, void *context, const struct abi_proxy_op *op
 /* A step of an operation begins. Returns its handle. */
 void *net_step_start(struct net *net, void *op);
 
-/* A step has another state. `args`: of v4 and later, or NULL. They have the bytes of the step with ABI_STATE_SEND_WAIT and
- * ABI_STATE_RECV_FLUSH_WAIT; with other states those of an earlier step. */
+/* A step has another state. `args`: of v4 and later, or NULL. They have the bytes of the step with
+ * ABI_STATE_SEND_WAIT and ABI_STATE_RECV_FLUSH_WAIT; with other states those of an earlier step. */
 void net_step_state(struct net *net, void *step, int state, const union abi_state_args *args);
 
 /* An operation or a step is over. */
@@ -75,8 +84,8 @@ void net_stop(struct net *net, void *handle);
 /* Kinds of handles, beside enum handle_kind. */
 enum net_handle { NET_HANDLE_OP = 6, NET_HANDLE_STEP = 7 };
 
-/* Whether a handle may be of an operation or a step of the proxy: NCCL stops every channel of every operation in the same way, so most
- * are not worth a call. */
+/* Whether a handle may be of an operation or a step of the proxy: NCCL stops every channel of every
+ * operation in the same way, so most are not worth a call. */
 static inline bool net_is_handle(const void *handle)
 {
 	return ((uintptr_t)handle & 0xe) == (NET_HANDLE_OP & NET_HANDLE_STEP);
@@ -84,7 +93,8 @@ static inline bool net_is_handle(const void *handle)
 
 /* The rest is for net/proxy.c, net/queues.c and net/proxy_round.c. */
 
-/* Returns the slot of a handle of that kind; NULL for another kind, and (counted) if its operation is over. */
+/* Returns the slot of a handle of that kind; NULL for another kind, and (counted) if its operation
+ * is over. */
 struct net_op *net_op_of(struct net *net, uint64_t bits, enum net_handle kind);
 
 #define NET_HEAD_BITS 3

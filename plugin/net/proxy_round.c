@@ -5,7 +5,8 @@
 
 #define relaxed memory_order_relaxed
 
-/* An operation that old: a hang is suspected. Detail is taken until that has been over for so long. */
+/* An operation that old: a hang is suspected. Detail is taken until that has been over for so
+ * long. */
 #define SUSPECT_NS 10000000000ull
 #define CALM_NS 60000000000ull
 #define PASSED_ROUNDS 60u
@@ -34,7 +35,8 @@ static bool is_of_live(const struct box *box, uint32_t comm, uint32_t generation
 	       atomic_load_explicit(&record->generation, relaxed) == generation;
 }
 
-/* Whether others of the same peer end, round after round, and this one stands still: its end was not told. */
+/* Whether others of the same peer end, round after round, and this one stands still: its end was
+ * not told. */
 static bool is_passed(struct net *net, struct net_op *op, uint32_t generation)
 {
 	uint64_t steps = (uint64_t)atomic_load_explicit(&op->first, relaxed) << 32 |
@@ -51,8 +53,8 @@ static bool is_passed(struct net *net, struct net_op *op, uint32_t generation)
 	return op->passed >= PASSED_ROUNDS;
 }
 
-/* Looks after one slot; marks its entry as needed. Of an operation that is given up counts what was until the last
- * round. */
+/* Looks after one slot; marks its entry as needed. Of an operation that is given up counts what was
+ * until the last round. */
 static void look_after(struct net *net, struct net_op *op, uint64_t now_tick, bool *needed)
 {
 	uint32_t generation = atomic_load_explicit(&op->generation, memory_order_acquire);
@@ -86,8 +88,8 @@ static void clear_moved(struct box_net *entry)
 	}
 }
 
-/* Entries of communicators whose record serves another by now. A thread that found one just before may add a little
- * to the next of that place. */
+/* Entries of communicators whose record serves another by now. A thread that found one just before
+ * may add a little to the next of that place. */
 static void free_entries(struct box *box, const bool *needed)
 {
 	for (unsigned i = 0; i < BOX_NETS; i++) {

@@ -5,8 +5,9 @@
 
 #include "net/proxy.h"
 
-/* Adds what is waited for just now, gives up what will never end, and with CONFIG_NET_AUTO decides whether detail is taken.
- * Returns whether net_events has changed. By the beat, under the inspector's lock. */
+/* Adds what is waited for just now, gives up what will never end, and with CONFIG_NET_AUTO decides
+ * whether detail is taken. Returns whether net_events has changed. By the beat, under the
+ * inspector's lock. */
 bool net_round(struct net *net, uint64_t now_tick);
 
 #endif

@@ -59,7 +59,8 @@ static uint64_t find_limit(const struct candidates *all, unsigned room)
 	return limit;
 }
 
-/* Takes the first by rank until one finds no room. Returns how many series were left out, *room gets what is left. */
+/* Takes the first by rank until one finds no room. Returns how many series were left out, *room
+ * gets what is left. */
 static unsigned choose(const struct candidates *all, unsigned *room, struct prom_rows *chosen)
 {
 	uint64_t limit = find_limit(all, *room);

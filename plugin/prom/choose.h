@@ -10,8 +10,9 @@
 #define PROM_MAX_NET 64u     /* of the series, for network detail */
 #define PROM_MAX_LABELS 48u  /* of the series, for tags, kernels and roots */
 
-/* Chooses communicators, peers, labels and keys of one GPU (an index of box_header.gpu) into prom->comms, nets, labels and keys.
- * How many series are left out is added to box_header.series_dropped. After prom_window, under the inspector's lock. */
+/* Chooses communicators, peers, labels and keys of one GPU (an index of box_header.gpu) into
+ * prom->comms, nets, labels and keys. How many series are left out is added to
+ * box_header.series_dropped. After prom_window, under the inspector's lock. */
 void prom_choose(struct prom *prom, unsigned gpu);
 
 #endif

@@ -41,7 +41,8 @@ static size_t room_for(size_t length)
 	return room <= PROMFILE_MAX_BYTES || length > PROMFILE_MAX_BYTES ? room : PROMFILE_MAX_BYTES;
 }
 
-/* Gives the file room; none at all where the file system cannot or has no more, and the write tells. */
+/* Gives the file room; none at all where the file system cannot or has no more, and the write
+ * tells. */
 static void make_room(int fd, size_t length)
 {
 	if (fallocate(fd, 0, 0, (off_t)room_for(length)) && errno == ENOSPC)
@@ -87,7 +88,8 @@ static int write_text(int fd, const struct textbuf *text)
 	return error ? error : write_all(fd, END, END_BYTES);
 }
 
-/* One that takes the room for the next text now, while there is some; without it the next replacement looks for it. */
+/* One that takes the room for the next text now, while there is some; without it the next
+ * replacement looks for it. */
 static void make_spare(int dir_fd, const char *beside, size_t length)
 {
 	int fd = open_new(dir_fd, beside);
@@ -98,7 +100,8 @@ static void make_spare(int dir_fd, const char *beside, size_t length)
 	close(fd);
 }
 
-/* Gives the text its name. Not every file system, nor every container's filter of system calls, can exchange. */
+/* Gives the text its name. Not every file system, nor every container's filter of system calls, can
+ * exchange. */
 static int put_in_place(int dir_fd, const char *beside, const char *name, bool keeps_room, size_t length)
 {
 	if (keeps_room && !syscall(SYS_renameat2, dir_fd, beside, dir_fd, name, RENAME_EXCHANGE))

@@ -5,7 +5,8 @@
 
 #include "prom/page.h"
 
-/* Write the means of the window, and what was counted since the process began, of the keys that were chosen. */
+/* Write the means of the window, and what was counted since the process began, of the keys that
+ * were chosen. */
 void prom_key_gauges(struct prom_page *page);
 void prom_key_counters(struct prom_page *page);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prom/labels.h - series by the application's tag, the kernel of a symmetric collective, and the root. */
+/* prom/labels.h - series by the application's tag, the kernel of a symmetric collective, and the
+ * root. */
 #ifndef NCCL_INSPECTOR_PROM_LABELS_H
 #define NCCL_INSPECTOR_PROM_LABELS_H
 

@@ -5,7 +5,8 @@
 
 #include <stdint.h>
 
-/* Returns the nearest number with `bits` binary digits: 9 are within 0.2 %, 11 within 0.05 %; 0 for a negative value or NaN. */
+/* Returns the nearest number with `bits` binary digits: 9 are within 0.2 %, 11 within 0.05 %; 0 for
+ * a negative value or NaN. */
 double rounding_binary(double value, int bits);
 
 /* Returns seconds in steps of 2^-10, rounded down, so that a counter never runs ahead. */

@@ -43,7 +43,8 @@ static bool is_live(const struct box_comm *comm, uint32_t generation)
 	       atomic_load_explicit(&comm->generation, relaxed) == generation;
 }
 
-/* What is over is read before the slots are: then none is in both, but one that ends in between is in neither. */
+/* What is over is read before the slots are: then none is in both, but one that ends in between is
+ * in neither. */
 static void read_over(const struct box *box, uint64_t started[BOX_COMMS])
 {
 	for (unsigned i = 0; i < BOX_COMMS; i++)

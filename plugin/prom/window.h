@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prom/window.h - what the texts for Prometheus tell of: the box's sums at both ends of a window, and operations in flight. */
+/* prom/window.h - what the texts for Prometheus tell of: the box's sums at both ends of a window,
+ * and operations in flight. */
 #ifndef NCCL_INSPECTOR_PROM_WINDOW_H
 #define NCCL_INSPECTOR_PROM_WINDOW_H
 
@@ -30,18 +31,22 @@ struct prom {
 	struct box *box;
 	const struct config *config;
 	unsigned api; /* NCCL profiler interface in use, for the label `version` */
-	struct prom_sum now[BOX_KEYS], before[BOX_KEYS]; /* sums at this and at the last prom_window */
+	/* Sums at this and at the last prom_window. */
+	struct prom_sum now[BOX_KEYS], before[BOX_KEYS];
 	struct prom_more more[BOX_KEYS];
-	/* Ages of the oldest collective in flight, and of the oldest Send or Recv: a Recv may be posted for hours. */
+	/* Ages of the oldest collective in flight, and of the oldest Send or Recv: a Recv may be
+	 * posted for hours. */
 	uint64_t inflight_ns[BOX_COMMS], p2p_inflight_ns[BOX_COMMS];
-	/* Operations whose kernel began, over or in flight: of that use of the record it never falls. */
+	/* Operations whose kernel began, over or in flight: of that use of the record it never
+	 * falls. */
 	uint64_t started[BOX_COMMS];
 	uint32_t started_generation[BOX_COMMS];
 	struct prom_rows comms, keys, nets, labels; /* of one GPU: prom_choose() */
 };
 
-/* Closes the window: the texts that follow describe the time since the call before. `now_tick`: clock_ticks(). The caller holds
- * the inspector's lock until the texts are written, so that no communicator is folded meanwhile. */
+/* Closes the window: the texts that follow describe the time since the call before. `now_tick`:
+ * clock_ticks(). The caller holds the inspector's lock until the texts are written, so that no
+ * communicator is folded meanwhile. */
 void prom_window(struct prom *prom, uint64_t now_tick, uint64_t ns_per_tick_q32);
 
 #endif

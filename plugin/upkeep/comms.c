@@ -128,8 +128,8 @@ static bool has_few_keys(const struct track *track)
 	return atomic_load(&track->keys.taken) > KEYS_OWN - FEW_KEYS;
 }
 
-/* Puts the oldest folded record to "(others)": of communicators that all have other names, each keeps its keys, and the
- * living would find none. Returns whether there was one. */
+/* Puts the oldest folded record to "(others)": of communicators that all have other names, each
+ * keeps its keys, and the living would find none. Returns whether there was one. */
 static bool fold_further(struct track *track)
 {
 	struct box *box = track->box;
@@ -166,7 +166,8 @@ static bool fold_further(struct track *track)
 	return true;
 }
 
-/* The record of the communicator that was destroyed first, but for those `without`; UINT32_MAX for none. */
+/* The record of the communicator that was destroyed first, but for those `without`; UINT32_MAX for
+ * none. */
 static unsigned oldest_destroyed(const struct box *box, const bool without[BOX_LIVE_COMMS])
 {
 	unsigned oldest = UINT32_MAX;
@@ -179,7 +180,8 @@ static unsigned oldest_destroyed(const struct box *box, const bool without[BOX_L
 	return oldest;
 }
 
-/* A free record, UINT32_MAX when all live. Makes room where there is little: for records and for keys. */
+/* A free record, UINT32_MAX when all live. Makes room where there is little: for records and for
+ * keys. */
 static unsigned find_record(struct track *track)
 {
 	struct box *box = track->box;

@@ -12,8 +12,8 @@ struct comm_fields {
 	uint32_t gpu; /* index of box_header.gpu */
 };
 
-/* Records a communicator and returns its context; handle_context_beyond() if BOX_LIVE_COMMS are alive. If no record is free, the one of
- * the communicator that was destroyed first is folded. */
+/* Records a communicator and returns its context; handle_context_beyond() if BOX_LIVE_COMMS are
+ * alive. If no record is free, the one of the communicator that was destroyed first is folded. */
 void *comms_add(struct track *track, const struct comm_fields *fields);
 
 /* Marks the communicator of a context as destroyed; its figures stay. Any context. */

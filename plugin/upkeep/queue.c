@@ -10,7 +10,8 @@ void queue_note_progress(struct queue *queue, struct box *box, uint64_t now_tick
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
 		uint64_t completed = atomic_load_explicit(&box->comms[i].completed, relaxed);
 
-		/* A record that serves another communicator may come to the number that the last one had. */
+		/* A record that serves another communicator may come to the number that the last
+		 * one had. */
 		if (completed && (completed != queue->completed[i] ||
 				  !atomic_load_explicit(&box->comms[i].last_progress_tick, relaxed)))
 			atomic_store_explicit(&box->comms[i].last_progress_tick, now_tick, relaxed);
@@ -20,8 +21,8 @@ void queue_note_progress(struct queue *queue, struct box *box, uint64_t now_tick
 	}
 }
 
-/* How many operations are in the GPU's queue is looked at now and then; times the time that gives how long they are
- * there, without a clock in any call. What was overtaken gets no kernel event. */
+/* How many operations are in the GPU's queue is looked at now and then; times the time that gives
+ * how long they are there, without a clock in any call. What was overtaken gets no kernel event. */
 static void look_at_queues(struct queue *queue, struct track *track, uint64_t past_ns)
 {
 	bool found[BOX_KEYS] = { false };

@@ -121,7 +121,8 @@ void sample_table_keep(struct sample_table *table, const struct box_sample *end,
 
 	if (!sample_table_in_burst(real_ns, length_bits(table), period_bits(table)))
 		return;
-	/* It takes a look at the whole table to find that nothing can be dropped: once in a burst is enough. */
+	/* It takes a look at the whole table to find that nothing can be dropped: once in a burst
+	 * is enough. */
 	place = table->full_burst == real_ns >> BOX_SAMPLE_LENGTH_BITS_MIN ? NULL : find_place(table);
 	if (!place) {
 		table->full_burst = real_ns >> BOX_SAMPLE_LENGTH_BITS_MIN;

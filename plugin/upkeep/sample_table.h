@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* upkeep/sample_table.h - the table of the operations that ended in bursts (struct box_sample).
  *
- * When it is full, bursts become shorter or rarer by a power of two, and what is no longer in one is dropped.
+ * When it is full, bursts become shorter or rarer by a power of two, and what is no longer in one
+ * is dropped.
  */
 #ifndef NCCL_INSPECTOR_UPKEEP_SAMPLE_TABLE_H
 #define NCCL_INSPECTOR_UPKEEP_SAMPLE_TABLE_H
@@ -11,7 +12,8 @@
 
 #include "box/box.h"
 
-#define SAMPLE_TABLE_PERIODS 16u /* a full table with fewer distinct periods gets shorter bursts, else rarer ones */
+/* A full table with fewer distinct periods gets shorter bursts, else rarer ones. */
+#define SAMPLE_TABLE_PERIODS 16u
 
 struct sample_table {
 	struct box *box;
@@ -26,8 +28,8 @@ static inline bool sample_table_in_burst(uint64_t real_ns, unsigned length_bits,
 	return (real_ns & ((1ull << period_bits) - 1)) >> length_bits == 0;
 }
 
-/* Puts an operation that ended at that Unix time into the table, if that is in a burst; counts it as lost if there is no room.
- * `kind`: index of box->sample_kinds. By the beat. */
+/* Puts an operation that ended at that Unix time into the table, if that is in a burst; counts it
+ * as lost if there is no room. `kind`: index of box->sample_kinds. By the beat. */
 void sample_table_keep(struct sample_table *table, const struct box_sample *end, uint16_t kind, uint64_t real_ns);
 
 #endif

@@ -8,8 +8,8 @@
 #include "hot/ends.h"
 
 #define relaxed memory_order_relaxed
-/* A communicator's estimate of the clocks' distance is used for so long. It is renewed every 10 s in which an operation
- * ends. */
+/* A communicator's estimate of the clocks' distance is used for so long. It is renewed every 10 s
+ * in which an operation ends. */
 #define ESTIMATE_NS UINT64_C(30000000000)
 #define CLOCK_LOOKS 3u
 
@@ -69,8 +69,8 @@ static bool has_estimate(const struct samples *samples, unsigned comm, uint64_t 
 		clock_ticks_to_ns(now_tick - since, samples->track->ns_per_tick_q32) < ESTIMATE_NS);
 }
 
-/* Of all communicators of a GPU the smallest distance is nearest to the truth, because each hears of an end only after
- * it. */
+/* Of all communicators of a GPU the smallest distance is nearest to the truth, because each hears
+ * of an end only after it. */
 static void compare_clocks(struct samples *samples, const struct clocks *now)
 {
 	bool found[BOX_GPUS] = { false };
@@ -187,7 +187,8 @@ static void take(struct samples *samples, unsigned comm, const struct box_sample
 		owned_add(&samples->box->header->samples_unkinded, 1);
 }
 
-/* Operations without a time since the last look. While all are to be timed, an untimed one has no kernel. */
+/* Operations without a time since the last look. While all are to be timed, an untimed one has no
+ * kernel. */
 static void count_lost(struct samples *samples, unsigned comm, const struct clocks *now)
 {
 	const struct box_comm *record = &samples->box->comms[comm];
@@ -199,7 +200,8 @@ static void count_lost(struct samples *samples, unsigned comm, const struct cloc
 
 	last->dropped = dropped;
 	owned_add(&samples->box->header->samples_lost, missing);
-	if (atomic_load_explicit(&record->state, relaxed) == BOX_COMM_FREE) /* its figures are in a folded one */
+	/* Its figures are in a folded one. */
+	if (atomic_load_explicit(&record->state, relaxed) == BOX_COMM_FREE)
 		return;
 	missing += lost > last->lost ? lost - last->lost : 0;
 	if (atomic_load_explicit(&samples->box->header->sampling, relaxed) > 1 && untimed > last->untimed)

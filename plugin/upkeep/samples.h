@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* upkeep/samples.h - exact records of the operations that end in bursts (struct box_sample), and the GPUs' busy time.
+/* upkeep/samples.h - exact records of the operations that end in bursts (struct box_sample), and
+ * the GPUs' busy time.
  *
- * Several times a second the beat takes the operations that are over from track->ends, and gives each to the union of its GPU
- * (upkeep/union.h). Those that ended in a burst go into the table (upkeep/sample_table.h). All functions want the inspector's
- * lock.
+ * Several times a second the beat takes the operations that are over from track->ends, and gives
+ * each to the union of its GPU (upkeep/union.h). Those that ended in a burst go into the table
+ * (upkeep/sample_table.h). All functions want the inspector's lock.
  */
 #ifndef NCCL_INSPECTOR_UPKEEP_SAMPLES_H
 #define NCCL_INSPECTOR_UPKEEP_SAMPLES_H
@@ -44,7 +45,8 @@ void samples_init(struct samples *samples, struct track *track);
 /* Takes all operations that are over by now. Returns how many there were. By the beat. */
 unsigned samples_round(struct samples *samples);
 
-/* A record of struct box_comm is about to serve another communicator. The caller has it to itself. */
+/* A record of struct box_comm is about to serve another communicator. The caller has it to
+ * itself. */
 void samples_end_comm(struct samples *samples, unsigned comm);
 
 #endif

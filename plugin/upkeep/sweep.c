@@ -14,14 +14,17 @@
 
 #define relaxed memory_order_relaxed
 
-/* NCCL announces more channels of a Send than it reports (those without a step), and none of some collectives: done is what
- * stood still for long with every channel that began ended. Of any other, channels that have yet to begin may be
- * what it hangs in: it is done only if many later ones are over. */
+/* NCCL announces more channels of a Send than it reports (those without a step), and none of some
+ * collectives: done is what stood still for long with every channel that began ended. Of any other,
+ * channels that have yet to begin may be what it hangs in: it is done only if many later ones are
+ * over. */
 #define SETTLED_NS 2000000000ull
-/* No kernel event at all, while later operations completed: it will not come (a lost start, a part without work). */
+/* No kernel event at all, while later operations completed: it will not come (a lost start, a part
+ * without work). */
 #define OVERTAKEN_NS 3000000000ull
 /* A hung operation is worth keeping: it goes only when the pool is nearly empty. */
-#define SHORT_POOL ((BOX_OPS - SLOTS_SHARED) / 4) /* free slots that are everybody's, or of a communicator's share */
+/* Free slots that are everybody's, or of a communicator's share. */
+#define SHORT_POOL ((BOX_OPS - SLOTS_SHARED) / 4)
 #define SHORT_POOL_NS 60000000000ull
 
 /* Everything read after it belongs to that use, or ending it fails. */
@@ -52,7 +55,8 @@ static void stamp(struct track *track, struct box_op *op, uint32_t generation, u
 		atomic_store_explicit(&op->known_tick, 0, relaxed);
 }
 
-/* Whether its slot is worth more than what may yet come: it never began, or NCCL lost the end of a channel. */
+/* Whether its slot is worth more than what may yet come: it never began, or NCCL lost the end of a
+ * channel. */
 static bool is_stuck(struct track *track, struct box_op *op, uint64_t age, uint64_t now_tick)
 {
 	if (!atomic_load_explicit(&op->started_channels, relaxed))
@@ -60,8 +64,8 @@ static bool is_stuck(struct track *track, struct box_op *op, uint64_t age, uint6
 	return age_ns(track, &op->event_tick, now_tick) > SHORT_POOL_NS && reclaim_is_left_behind(track, op);
 }
 
-/* Whether it has no kernel event though a later kernel of its communicator is over: to 2.30 NCCL may tell the end of a
- * kernel without its begin. */
+/* Whether it has no kernel event though a later kernel of its communicator is over: to 2.30 NCCL
+ * may tell the end of a kernel without its begin. */
 static bool is_passed(const struct track *track, const struct box_op *op)
 {
 	const struct clockmix *mix = &track->mixes[atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS];
@@ -157,8 +161,8 @@ static bool has_seen(const struct track *track, const struct box_key *key)
 	return seen & 1u << key->func;
 }
 
-/* Calls that were followed by no operation for a whole round, nor while their group is open (NCCL may connect for
- * long before the first), will get none. */
+/* Calls that were followed by no operation for a whole round, nor while their group is open (NCCL
+ * may connect for long before the first), will get none. */
 static void settle_calls(struct sweep *sweep, struct track *track)
 {
 	for (uint32_t i = 0; i < BOX_KEYS; i++) {
@@ -196,7 +200,8 @@ void sweep_count(struct track *track)
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
 		struct box_comm *comm = &track->box->comms[i];
 
-		/* Acquire: before the slots, or what ends in between would be counted twice. It is freed before it is counted. */
+		/* Acquire: before the slots, or what ends in between would be counted twice. It is
+		 * freed before it is counted. */
 		sum[i] = atomic_load_explicit(&comm->completed, memory_order_acquire) +
 			 atomic_load_explicit(&comm->untimed, memory_order_acquire) +
 			 atomic_load_explicit(&comm->lost, memory_order_acquire);

@@ -11,7 +11,8 @@
 #include "upkeep/queue.h"
 
 struct sweep {
-	uint64_t seen_channels[BOX_OPS]; /* started and stopped channels of the slot, mixed, one round ago */
+	/* Started and stopped channels of the slot, mixed, one round ago. */
+	uint64_t seen_channels[BOX_OPS];
 	/* Calls of one round ago for which NCCL gives no operation, it seems. */
 	uint32_t called_ops[BOX_KEYS];
 	uint64_t called_bytes[BOX_KEYS];

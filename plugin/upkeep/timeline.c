@@ -61,7 +61,8 @@ static uint64_t middle_ns(unsigned bucket)
 	return bucket + 1 < HIST_BUCKETS ? (low + hist_lower_ns(bucket + 1)) / 2 : low;
 }
 
-/* A histogram with a full bucket is halved (box/histogram.h): then half of what was there is left. */
+/* A histogram with a full bucket is halved (box/histogram.h): then half of what was there is
+ * left. */
 static bool is_halved(const struct timeline_base *now, const struct timeline_base *base)
 {
 	for (unsigned b = 0; b < HIST_BUCKETS; b++)
@@ -181,10 +182,12 @@ static void line_round(struct box_line *line, struct timeline_base *base, struct
 	uint32_t now_s = (uint32_t)(real_ns / NS_A_SECOND);
 	uint32_t window_s = atomic_load_explicit(&line->window_s, relaxed);
 	uint32_t start_s = now_s - now_s % window_s;
-	/* One that was open when windows became longer begins inside of one of those, and ends with it. */
+	/* One that was open when windows became longer begins inside of one of those, and ends with
+	 * it. */
 	bool ended = start_s > base->window_s - base->window_s % window_s;
 
-	/* The clock was set back: by little, and the present window goes on; by more, and the line begins anew. */
+	/* The clock was set back: by little, and the present window goes on; by more, and the line
+	 * begins anew. */
 	if (now_s + CLOCK_BACK_WINDOWS * window_s < base->window_s) {
 		atomic_store_explicit(&line->windows, 0, relaxed);
 		line->since_s = now_s;
@@ -271,8 +274,8 @@ static uint64_t line_busy_ns(const struct box *box, const struct box_line *line,
 	return sum > base->busy_ns ? sum : base->busy_ns;
 }
 
-/* Gives a line to a kind without one: a free line at once, and then it has all of its operations; that of another
- * only when it has less than half as much, and then from here on. */
+/* Gives a line to a kind without one: a free line at once, and then it has all of its operations;
+ * that of another only when it has less than half as much, and then from here on. */
 static bool choose(struct timeline *lines, struct box *box, uint32_t now_s)
 {
 	uint64_t busy_ns, line_ns, least_ns = UINT64_MAX;

@@ -127,7 +127,8 @@ static void count(struct union_state *state, uint64_t start_ns, uint64_t stop_ns
 		uint64_t end = atomic_load_explicit(&window->start_s, relaxed) * NS_A_SECOND + length_ns;
 		uint64_t part = (to < end ? to : end) - from;
 		uint64_t busy = atomic_load_explicit(&window->busy_ns, relaxed);
-		uint64_t room = length_ns - busy; /* the clocks are adjusted now and then, so there may be too little */
+		/* The clocks are adjusted now and then, so there may be too little. */
+		uint64_t room = length_ns - busy;
 
 		atomic_store_explicit(&window->busy_ns, busy + (part < room ? part : room), relaxed);
 		owned_add(&state->box->busy_ns, part);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* upkeep/union.h - how long a GPU was in at least one operation, by windows of CLOCK_REALTIME (struct box_union).
+/* upkeep/union.h - how long a GPU was in at least one operation, by windows of CLOCK_REALTIME
+ * (struct box_union).
  *
- * Operations overlap and may end in any order: a time that several of them cover counts once. The state keeps where the
- * latest operation ended and the latest gaps before that, in which no operation has been seen yet; an operation that is
- * reported late closes the gaps that it covers. Where there are more than UNION_GAPS, the oldest stays open for good.
+ * Operations overlap and may end in any order: a time that several of them cover counts once. The
+ * state keeps where the latest operation ended and the latest gaps before that, in which no
+ * operation has been seen yet; an operation that is reported late closes the gaps that it covers.
+ * Where there are more than UNION_GAPS, the oldest stays open for good.
  */
 #ifndef NCCL_INSPECTOR_UPKEEP_UNION_H
 #define NCCL_INSPECTOR_UPKEEP_UNION_H
@@ -24,12 +26,12 @@ struct union_state {
 	struct union_gap gap[UNION_GAPS]; /* they rise */
 };
 
-/* Begins a union for a GPU, an index of box_header.gpu. `box` must be all zero. All functions but union_ahead_at are called by the thread
- * that has the inspector's lock. */
+/* Begins a union for a GPU, an index of box_header.gpu. `box` must be all zero. All functions but
+ * union_ahead_at are called by the thread that has the inspector's lock. */
 void union_init(struct union_state *state, struct box_union *box, _Atomic uint32_t *seq, unsigned gpu);
 
-/* Tells what CLOCK_REALTIME shows now, and how far it is ahead of the GPU's clock, in ns. If it was set back by more than two windows, the
- * windows begin anew. */
+/* Tells what CLOCK_REALTIME shows now, and how far it is ahead of the GPU's clock, in ns. If it was
+ * set back by more than two windows, the windows begin anew. */
 void union_set_clock(struct union_state *state, uint64_t real_ns, int64_t ahead_ns);
 
 /* Adds an operation: start < stop, by the GPU's clock. */
