@@ -27,7 +27,7 @@ SYSCONFDIR ?= /etc
 VENV := .venv
 PY := $(VENV)/bin/python
 
-PLUGIN_SRC := $(wildcard plugin/*.c)
+PLUGIN_SRC := $(wildcard plugin/*.c plugin/*/*.c)
 SPANK_SRC := $(wildcard spank/*.c)
 STANDIN_SRC := $(wildcard tests/native/standin/*.c)
 PLUGIN_OBJ := $(PLUGIN_SRC:%.c=$(B)/%.o)
@@ -89,7 +89,7 @@ build/gen/nccl-inspector.conf.sample: python/nccl_inspector/settings/settings.ts
 $(B)/%.o: %.c Makefile | $(GEN)
 	@mkdir -p $(@D)
 	@echo CC $<
-	@$(CC) $(CFLAGS_ALL) $(EXTRA) -Ibuild/gen -I$(dir $<) -Iplugin -Ispank -c -o $@ $<
+	@$(CC) $(CFLAGS_ALL) $(EXTRA) -Ibuild/gen -Iplugin -Ispank -c -o $@ $<
 
 ifneq ($(SLURM_INCLUDE),)
 # Only the folder slurm of it: beside that may lie the C library of another system.
@@ -99,10 +99,10 @@ $(SB)/include/slurm: $(SLURM_INCLUDE)/slurm/spank.h
 $(SB)/%.o: %.c Makefile | $(GEN) $(SB)/include/slurm
 	@mkdir -p $(@D)
 	@echo CC $< for Slurm $(SB:$(B)/slurm-%=%)
-	@$(CC) $(CFLAGS_ALL) -I$(SB)/include -Ibuild/gen -I$(dir $<) -Iplugin -Ispank -c -o $@ $<
+	@$(CC) $(CFLAGS_ALL) -I$(SB)/include -Ibuild/gen -Iplugin -Ispank -c -o $@ $<
 endif
 
-$(B)/plugin/%.o: EXTRA = -fvisibility=hidden $(if $(SAN),,-include plugin/compat.h)
+$(B)/plugin/%.o: EXTRA = -fvisibility=hidden $(if $(SAN),,-include plugin/base/compat.h)
 # On a glibc before 2.34 threads and dlopen live in libraries of their own: say that we need them.
 OLD_LIBS := $(if $(SAN),-ldl,-Wl$(comma)--no-as-needed -l:libpthread.so.0 -l:libdl.so.2)
 
@@ -163,7 +163,7 @@ $(B)/c/%: $(B)/tests/native/unit/%.o $(UNIT_OBJ)
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -o $@ $^ -ldl -lm
-$(B)/c/test_conserves: $(B)/plugin/nccl_profiler.o $(B)/tests/native/fuzz/calls.o
+$(B)/c/test_conserves: $(B)/plugin/tables.o $(B)/tests/native/fuzz/calls.o
 $(B)/host/%: $(B)/tests/native/host/%.o
 	@mkdir -p $(@D)
 	@echo LD $@
@@ -192,12 +192,12 @@ FUZZ_CC := clang
 FUZZ_FLAGS := $(CSTD) -O2 -g -Wall -Wextra -Wshadow -D_GNU_SOURCE -pthread -MMD -MP -fno-omit-frame-pointer \
 	-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all \
 	-Dclock_gettime=still_clock_gettime -Dpthread_atfork=still_atfork -DNCCL_INSPECTOR_VERSION='"$(VERSION)"'
-FUZZ_OBJ := $(patsubst %.c,build/fuzz/%.o,$(filter-out plugin/inspector.c plugin/worker.c,$(PLUGIN_SRC)) \
+FUZZ_OBJ := $(patsubst %.c,build/fuzz/%.o,$(filter-out plugin/inspector.c plugin/base/thread.c,$(PLUGIN_SRC)) \
 	$(filter-out tests/native/fuzz/fuzz_%,$(wildcard tests/native/fuzz/*.c)))
 FUZZ_BIN := $(patsubst tests/native/fuzz/%.c,build/fuzz/%,$(wildcard tests/native/fuzz/fuzz_*.c))
 # What reads words is watched comparison by comparison; in the tables of the rest that would take all the time.
 build/fuzz/plugin/%.o: EXTRA = -fsanitize-coverage=inline-8bit-counters,pc-table
-build/fuzz/plugin/config.o build/fuzz/plugin/deny.o: EXTRA = -fsanitize=fuzzer-no-link
+build/fuzz/plugin/config.o build/fuzz/plugin/ask/deny.o: EXTRA = -fsanitize=fuzzer-no-link
 build/fuzz/tests/native/fuzz/fresh.o: EXTRA = -fsanitize-coverage=inline-8bit-counters,pc-table
 build/fuzz/%.o: %.c Makefile | $(GEN)
 	@mkdir -p $(@D)
@@ -325,11 +325,12 @@ soak: setup build
 	PYTHONPATH=python:. $(PY) -m tests.soak $(SOAK_ARGS)
 .PHONY: soak
 
-#: make lint         ruff, mypy, the documentation, shellcheck, cppcheck, clang-tidy
+#: make lint         ruff, mypy, the rooms, the documentation, shellcheck, cppcheck, clang-tidy
 lint: setup $(GEN)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PY) plugin/rooms.py
 	$(PY) -m tests.docsite
 	shellcheck -S style $(SH_SRC)
 	cppcheck --quiet --error-exitcode=1 --enable=warning,performance,portability --inline-suppr \

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/printable.h"
+
 #define PROM_DEFAULT_US 30000000 /* NVIDIA's floor in Prometheus mode, here a default */
 #define SHORTEST_US 100000
 #define LONGEST_US 3600000000ll
@@ -19,7 +21,7 @@
 #define BUDGET_DEFAULT_PPM 10000u
 #define BUDGET_MOST_PPM 1000000u
 
-/* Who reads what, and what was wrong with it. */
+/* Where values come from, and which were wrong. */
 struct source {
 	config_getenv get;
 	char *refused; /* names, CONFIG_REFUSED_BYTES */
@@ -65,7 +67,8 @@ static uint32_t small_number(const struct source *from, const char *name)
 	return value < 0 || value >= CONFIG_UNKNOWN ? CONFIG_UNKNOWN : (uint32_t)value;
 }
 
-/* "" where it is not set, or would have to be cut: another path or list than the one that was meant. */
+/* "" where it is not set, or would have to be cut: another path or list than the one that was
+ * meant. */
 static void text(const struct source *from, const char *name, char *to, size_t room)
 {
 	const char *value = from->get(name);
@@ -76,22 +79,13 @@ static void text(const struct source *from, const char *name, char *to, size_t r
 	snprintf(to, room, "%s", length < room && value ? value : "");
 }
 
-void config_copy_text(char *to, size_t room, const char *from)
-{
-	size_t i = 0;
-
-	for (; from && from[i] && i + 1 < room; i++)
-		to[i] = (char)(from[i] >= 0x20 && from[i] < 0x7f ? from[i] : '?');
-	to[i] = '\0';
-}
-
 void config_cut_nodelist(char *to, const char *nodelist)
 {
 	char text[16384];
 	size_t length;
 	unsigned left_out = 0;
 
-	config_copy_text(text, sizeof(text), nodelist);
+	printable_copy(text, sizeof(text), nodelist);
 	length = strlen(text);
 	for (size_t end = length; length > CONFIG_NODELIST_BYTES && end-- > 0;) {
 		char mark[24];
@@ -247,8 +241,8 @@ static void load_identity(struct config *config, const struct source *from)
 		host[strcspn(host, ".")] = '\0';
 		node = host;
 	}
-	config_copy_text(config->node, sizeof(config->node), node);
-	config_copy_text(config->cluster, sizeof(config->cluster), from->get("SLURM_CLUSTER_NAME"));
+	printable_copy(config->node, sizeof(config->node), node);
+	printable_copy(config->cluster, sizeof(config->cluster), from->get("SLURM_CLUSTER_NAME"));
 	config_cut_nodelist(config->nodelist, from->get("SLURM_JOB_NODELIST"));
 }
 

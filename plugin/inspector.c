@@ -9,38 +9,44 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "header.h"
-#include "jsonwriter.h"
-#include "log2.h"
-#include "makedir.h"
-#include "notes.h"
-#include "writer.h"
+#include "ask/mask.h"
+#include "base/clock.h"
+#include "base/directory.h"
+#include "base/log2.h"
+#include "beat/beat.h"
+#include "box/identity.h"
+#include "hot/follow.h"
+#include "hot/trace.h"
+#include "json/writer.h"
+#include "nccl/log.h"
+#include "upkeep/comms.h"
 
 #define relaxed memory_order_relaxed
 #define FINALIZE_WAIT_NS 90000000ull /* of the 100 ms that it may take */
 
 /* Somebody else's bits in NCCL's mask bring events even when nothing was set up. */
-struct track inspector_track = { .fast_ops = track_no_ops };
+struct track inspector_track = { .fast_ops = all_free_ops };
 struct net inspector_net;
 struct hosttime inspector_hosttime;
 
 static struct {
-	pthread_mutex_t lock; /* of all below, and of communicators and keys while they are folded */
+	/* Of all below, and of communicators and keys while they are folded. */
+	pthread_mutex_t lock;
 	bool tried, ready;
 	pid_t pid; /* whose box it is: a forked child must leave it alone */
 	unsigned live;       /* communicators, those without a record too */
-	_Atomic bool forked; /* this is a child: another thread of the parent may have held the lock */
+	/* This is a child: another thread of the parent may have held the lock. */
+	_Atomic bool forked;
 	struct {             /* of control.library */
 		abi_logger logger;
 		unsigned api;
-	} library[CONTROL_LIBRARIES];
+	} library[MASK_LIBRARIES];
 	uint8_t library_of[BOX_LIVE_COMMS];
-	struct notes notes;
+	struct log log;
 	struct config config;
 	struct box box;
-	struct control control;
-	struct writer writer;
+	struct mask mask;
+	struct beat beat;
 	bool json_ready;
 	struct jsonwriter json;
 } self = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -48,23 +54,23 @@ static struct {
 /* For threads that do not hold the lock. */
 static void say(const char *message)
 {
-	notes_say(&self.notes, message);
+	log_say(&self.log, message);
 }
 
 /* For those that do: say_kept must follow. */
 static void keep(const char *message)
 {
-	notes_keep(&self.notes, message);
+	log_keep(&self.log, message);
 }
 
 static void say_kept(void)
 {
-	char message[NOTES_BYTES];
+	char message[LOG_BYTES];
 	bool any = true;
 
 	while (any) {
 		pthread_mutex_lock(&self.lock);
-		any = notes_take(&self.notes, message);
+		any = log_take(&self.log, message);
 		pthread_mutex_unlock(&self.lock);
 		if (any)
 			say(message);
@@ -87,7 +93,7 @@ __attribute__((destructor)) static void at_exit(void)
 		box_set_state(&self.box, BOX_EXITED);
 	uint64_t due_ns = clock_ns(CLOCK_MONOTONIC) + FINALIZE_WAIT_NS;
 
-	writer_close(&self.writer, due_ns);
+	beat_close(&self.beat, due_ns);
 	if (self.json_ready)
 		jsonwriter_close(&self.json, due_ns);
 }
@@ -97,8 +103,8 @@ static const char *get_environment(const char *name)
 	return getenv(name);
 }
 
-/* False when there is nowhere to write anything. A directory of the user's own is made and opened by the threads that
- * write there: it may be on a file system that hangs. */
+/* False when there is nowhere to write anything. A directory of the user's own is made and opened
+ * by the threads that write there: it may be on a file system that hangs. */
 static bool find_dir(struct descriptor *dir)
 {
 	struct config *config = &self.config;
@@ -106,7 +112,7 @@ static bool find_dir(struct descriptor *dir)
 
 	dir->fd = -1;
 	if (config->make_dir) {
-		makedir_absolute(config->dir, sizeof(config->dir));
+		directory_absolute(config->dir, sizeof(config->dir));
 		return true;
 	}
 	if (descriptor_take(dir, open(config->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)))
@@ -117,7 +123,8 @@ static bool find_dir(struct descriptor *dir)
 	return config->json;
 }
 
-/* The box is for Slurm's report; in a directory of the user's own nobody would ever take it away. */
+/* The box is for Slurm's report; in a directory of the user's own nobody would ever take it
+ * away. */
 static bool make_box(int dir_fd)
 {
 	char message[512];
@@ -148,10 +155,12 @@ static void set_up_json(void)
 		track_trace(&inspector_track, trace_open(BOX_OPS));
 }
 
-/* Each interface gets the bits that it knows. Asking for an operation brings the calls around it. */
+/* Each interface gets the bits that it knows. Asking for an operation brings the calls around
+ * it. */
 static int wanted_events(unsigned api)
 {
-	bool needs_p2p = api >= 3 && api <= 6; /* what a rank sends to itself must be known: clockmix.h */
+	/* What a rank sends to itself must be known: hot/clockmix.h. */
+	bool needs_p2p = api >= 3 && api <= 6;
 
 	return ABI_COLL | (self.config.p2p || needs_p2p ? ABI_P2P : 0) | (api >= 3 ? ABI_KERNEL_CH : 0) |
 	       (api >= 6 ? ABI_CE_COLL : 0) | (api >= 7 && self.config.phases ? ABI_KERNEL_PHASE : 0) |
@@ -161,13 +170,13 @@ static int wanted_events(unsigned api)
 /* Under the lock. */
 static void ask_anew(void)
 {
-	for (unsigned i = 0; i < CONTROL_LIBRARIES; i++)
-		control_want(&self.control, i, wanted_events(self.library[i].api));
+	for (unsigned i = 0; i < MASK_LIBRARIES; i++)
+		mask_want(&self.mask, i, wanted_events(self.library[i].api));
 }
 
 static void keep_refused(void)
 {
-	char message[NOTES_BYTES];
+	char message[LOG_BYTES];
 
 	if (!*self.config.refused)
 		return;
@@ -178,11 +187,11 @@ static void keep_refused(void)
 /* Once in the life of the process. */
 static void set_up(const struct inspector_comm *comm)
 {
-	struct descriptor *dir = &self.writer.dir;
+	struct descriptor *dir = &self.beat.dir;
 
 	self.tried = true;
 	config_load(&self.config, get_environment);
-	self.notes.job = self.config.job;
+	self.log.job = self.config.job;
 	keep_refused();
 	if (!self.config.enabled)
 		return;
@@ -194,27 +203,27 @@ static void set_up(const struct inspector_comm *comm)
 		descriptor_close(dir);
 		return;
 	}
-	header_fill(self.box.header, &self.config, comm->api, comm->caller);
+	identity_fill(self.box.header, &self.config, comm->api, comm->caller);
 	track_init(&inspector_track, &self.box, self.box.header->clock.ns_per_tick_q32,
 		   &(struct track_options){ .p2p = self.config.p2p,
 					    .host_time = self.config.host_time,
 					    .api = (uint8_t)comm->api,
 					    .timing = (enum box_timing)self.box.header->timing });
-	samples_init(&self.writer.samples, &inspector_track);
-	control_init(&self.control, &self.config, &inspector_track);
+	samples_init(&self.beat.samples, &inspector_track);
+	mask_init(&self.mask, &self.config, &inspector_track);
 	if (net_init(&inspector_net, &inspector_track, self.config.net, comm->api))
 		keep("no memory for network detail: it is not taken");
 	inspector_hosttime.track = &inspector_track;
-	self.writer.box = &self.box;
-	self.writer.control = &self.control;
-	self.writer.track = &inspector_track;
-	self.writer.config = &self.config;
-	self.writer.tables = &self.lock;
-	self.writer.log = say;
-	self.writer.net = &inspector_net;
-	self.writer.ask_anew = ask_anew;
-	self.writer.expo.api = comm->api;
-	writer_init(&self.writer);
+	self.beat.box = &self.box;
+	self.beat.mask = &self.mask;
+	self.beat.track = &inspector_track;
+	self.beat.config = &self.config;
+	self.beat.tables = &self.lock;
+	self.beat.log = say;
+	self.beat.net = &inspector_net;
+	self.beat.ask_anew = ask_anew;
+	self.beat.prom.api = comm->api;
+	beat_init(&self.beat);
 	if (self.config.json)
 		set_up_json();
 	pthread_atfork(NULL, NULL, after_fork_in_child);
@@ -231,7 +240,7 @@ static void tell_json(const void *context, bool unnamed)
 		return;
 	const struct box_comm *comm = &self.box.comms[index];
 
-	jsonwriter_add_comm(&self.json, &(struct json_comm_words){ .comm = index,
+	jsonwriter_add_comm(&self.json, &(struct json_comm_fields){ .comm = index,
 								   .generation = generation,
 								   .id = comm->id,
 								   .name = comm->name,
@@ -257,7 +266,7 @@ static void start_json(const void *context, unsigned api)
 
 static void start_threads(const void *context, unsigned api)
 {
-	if (worker_start(&self.writer.worker))
+	if (thread_start(&self.beat.thread))
 		keep("no thread for metrics: only the report will have this process");
 	if (self.json_ready)
 		start_json(context, api);
@@ -270,18 +279,18 @@ static bool is_live(unsigned index, uint32_t generation)
 	return atomic_load(&comm->state) == BOX_COMM_LIVE && atomic_load(&comm->generation) == generation;
 }
 
-/* The library of a communicator, as begin() has kept it: with its record, or in the context of one that has none.
- * CONTROL_LIBRARIES: it is none of ours, or no more. */
+/* The library of a communicator, as begin() has kept it: with its record, or in the context of one
+ * that has none. MASK_LIBRARIES: it is none of ours, or no more. */
 static unsigned library_of(const void *context)
 {
 	uint32_t generation;
-	unsigned index = handle_context_comm(context, &generation), library = CONTROL_LIBRARIES;
+	unsigned index = handle_context_comm(context, &generation), library = MASK_LIBRARIES;
 
 	if (index != UINT32_MAX && is_live(index, generation))
 		library = self.library_of[index];
-	else if (handle_context_beyond() == handle_of(handle_word(context) & 0xffff) && generation < CONTROL_LIBRARIES)
+	else if (handle_context_beyond() == handle_of(handle_bits(context) & 0xffff) && generation < MASK_LIBRARIES)
 		library = generation;
-	return library < CONTROL_LIBRARIES && self.control.library[library].comms ? library : CONTROL_LIBRARIES;
+	return library < MASK_LIBRARIES && self.mask.library[library].comms ? library : MASK_LIBRARIES;
 }
 
 static void *keep_library(void *context, unsigned library)
@@ -290,19 +299,20 @@ static void *keep_library(void *context, unsigned library)
 	unsigned index = handle_context_comm(context, &generation);
 
 	if (index == UINT32_MAX)
-		return handle_of(handle_word(context) | (uint64_t)library << 16);
+		return handle_of(handle_bits(context) | (uint64_t)library << 16);
 	self.library_of[index] = (uint8_t)library;
 	return context;
 }
 
-/* One of a GPU that has no place in the header has no record: another one's would have its figures. */
+/* One of a GPU that has no place in the header has no record: another one's would have its
+ * figures. */
 static void *add_comm(const struct inspector_comm *comm)
 {
-	struct comm_words words = comm->words;
+	struct comm_fields fields = comm->fields;
 
-	words.gpu = header_find_gpu(self.box.header);
-	if (words.gpu < BOX_GPUS)
-		return comms_add(&inspector_track, &words);
+	fields.gpu = identity_find_gpu(self.box.header);
+	if (fields.gpu < BOX_GPUS)
+		return comms_add(&inspector_track, &fields);
 	atomic_fetch_add(&self.box.header->comms_created, 1);
 	return handle_context_beyond();
 }
@@ -311,22 +321,22 @@ static void *add_comm(const struct inspector_comm *comm)
 static void *begin(const struct inspector_comm *comm, int *mask)
 {
 	unsigned library =
-		control_begin(&self.control, mask, wanted_events(comm->api), clock_ns(CLOCK_MONOTONIC));
+		mask_begin(&self.mask, mask, wanted_events(comm->api), clock_ns(CLOCK_MONOTONIC));
 	void *context;
 
-	if (library == CONTROL_LIBRARIES) {
+	if (library == MASK_LIBRARIES) {
 		keep("more than one NCCL in this process, and too many of them: this one is not measured");
 		return NULL;
 	}
 	self.library[library].logger = comm->logger;
 	self.library[library].api = comm->api;
-	atomic_store(&self.notes.logger, comm->logger);
+	atomic_store(&self.log.logger, comm->logger);
 	context = keep_library(add_comm(comm), library);
 	if (!self.live++)
 		net_begin(&inspector_net);
 	atomic_store(&self.box.header->state, BOX_LIVE);
 	/* The thread of a process that is silent for now sees when that is over. */
-	if (control_is_denied(&self.control))
+	if (mask_is_denied(&self.mask))
 		box_snapshot(&self.box);
 	else
 		start_threads(context, comm->api);
@@ -335,7 +345,7 @@ static void *begin(const struct inspector_comm *comm, int *mask)
 
 void inspector_init(const struct inspector_comm *comm, void **context, int *mask)
 {
-	char message[CONTROL_MESSAGE_BYTES] = "";
+	char message[MASK_MESSAGE_BYTES] = "";
 
 	*context = NULL;
 	if (atomic_load(&self.forked)) {
@@ -347,9 +357,9 @@ void inspector_init(const struct inspector_comm *comm, void **context, int *mask
 		set_up(comm);
 	if (self.ready && self.pid == getpid()) {
 		*context = begin(comm, mask);
-		control_take_message(&self.control, message);
+		mask_take_message(&self.mask, message);
 	} else {
-		atomic_store(&self.notes.logger, comm->logger);
+		atomic_store(&self.log.logger, comm->logger);
 	}
 	if (!*context)
 		__atomic_store_n(mask, 0, __ATOMIC_RELAXED);
@@ -363,12 +373,14 @@ void inspector_init(const struct inspector_comm *comm, void **context, int *mask
 static void end_all(void)
 {
 	atomic_store(&self.box.header->state, BOX_FINALIZED);
-	if (control_is_denied(&self.control)) /* there is no thread to write a box that is not in memory */
+	/* There is no thread to write a box that is not in memory. */
+	if (mask_is_denied(&self.mask))
 		box_snapshot(&self.box);
-	/* Under the lock: a communicator that comes now must find the thread told to stop, and start it. */
-	worker_ask_to_stop(&self.writer.worker);
+	/* Under the lock: a communicator that comes now must find the thread told to stop, and
+	 * start it. */
+	thread_ask_to_stop(&self.beat.thread);
 	if (self.json_ready)
-		worker_ask_to_stop(&self.json.worker);
+		thread_ask_to_stop(&self.json.thread);
 }
 
 /* Under the lock. Returns whether that libnccl may go now, and its mask and logger with it. */
@@ -377,12 +389,12 @@ static bool end(void *context)
 	unsigned library = library_of(context);
 	bool is_last;
 
-	if (library == CONTROL_LIBRARIES)
+	if (library == MASK_LIBRARIES)
 		return false;
 	comms_remove(&inspector_track, context);
-	is_last = !control_end(&self.control, library, clock_ns(CLOCK_MONOTONIC));
+	is_last = !mask_end(&self.mask, library, clock_ns(CLOCK_MONOTONIC));
 	if (is_last)
-		atomic_store(&self.notes.logger, self.live > 1 ? self.library[self.control.current].logger : NULL);
+		atomic_store(&self.log.logger, self.live > 1 ? self.library[self.mask.current].logger : NULL);
 	if (--self.live == 0)
 		end_all();
 	return is_last;
@@ -405,8 +417,8 @@ void inspector_finalize(void *context)
 	uint64_t due_ns = clock_ns(CLOCK_MONOTONIC) + FINALIZE_WAIT_NS;
 
 	if (is_over)
-		worker_wait(&self.writer.worker, due_ns);
+		thread_wait(&self.beat.thread, due_ns);
 	if (is_over && self.json_ready)
-		worker_wait(&self.json.worker, due_ns);
-	notes_wait(&self.notes, due_ns);
+		thread_wait(&self.json.thread, due_ns);
+	log_wait(&self.log, due_ns);
 }

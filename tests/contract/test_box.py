@@ -62,6 +62,6 @@ def test_numbers_and_words_are_the_plugins(tmp_path: Path) -> None:
 
 
 def test_reasons_of_drops_are_the_plugins_words() -> None:
-    source = (PLUGIN_DIR / "expo_prom.c").read_text()
+    source = (PLUGIN_DIR / "prom" / "text_of_gpu.c").read_text()
     for reason in model.DROP_REASONS:
         assert f'"{reason}"' in source

@@ -21,7 +21,7 @@ def defined(name: str) -> dict[str, int]:
 
 
 def test_the_bounds_are_the_plugins() -> None:
-    expo, box, choose = map(defined, ("expo_prom.h", "box.h", "expo_choose.c"))
+    expo, box, choose = map(defined, ("prom/choose.h", "box/box.h", "prom/choose.c"))
     assert (expo["EXPO_MAX_SERIES"], expo["EXPO_MAX_COMMS"]) == (GPU_SERIES_MAX, GPU_COMMS_MAX)
     assert (box["BOX_LIVE_COMMS"], box["BOX_KEYS"]) == (LIVE_COMMS_MAX, KINDS_MAX)
     rows = {f"BOX_{name}": count for name, count in BOX_ROWS.items()}
@@ -33,7 +33,7 @@ def test_the_bounds_are_the_plugins() -> None:
     assert choose["TIMED_SERIES"] == len(usual_metrics("collective")) == len(usual_metrics("p2p"))
     assert choose["GPU_SERIES"] == len(usual_metrics("gpu_info"))
     process = re.search(
-        r"PROCESS_SERIES \((\d+)u \+ BOX_DROPS\)", (PLUGIN_DIR / "expo_choose.c").read_text()
+        r"PROCESS_SERIES \((\d+)u \+ BOX_DROPS\)", (PLUGIN_DIR / "prom" / "choose.c").read_text()
     )
     assert process
     others = len(usual_metrics("process", json=True)) + len(usual_metrics("build"))

@@ -20,7 +20,7 @@ PROGRAM = """
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "hist.h"
+#include "box/histogram.h"
 
 #define SAMPLES 1000000
 

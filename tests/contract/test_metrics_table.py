@@ -58,5 +58,5 @@ def test_what_the_plugin_writes_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_the_states_of_the_network_are_the_plugins() -> None:
-    source = (PLUGIN_DIR / "expo_prom.c").read_text()
+    source = (PLUGIN_DIR / "prom" / "text_of_gpu.c").read_text()
     assert tuple(re.findall(r'\[BOX_NET_\w+\] = "(\w+)"', source)) == NET_STATES

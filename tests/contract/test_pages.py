@@ -107,10 +107,10 @@ def test_the_page_of_defects_has_those_that_are_tested() -> None:
 def test_the_page_of_limits_has_those_of_the_box() -> None:
     text = (REPO / "packaging" / "doc" / "limits.md").read_text()
     limits = " ".join(text[text.index("## Limits") :].replace(",", "").split())
-    box = (REPO / "plugin" / "box.h").read_text()
+    box = (REPO / "plugin" / "box" / "box.h").read_text()
     sizes = {word: int(size) for word, size in re.findall(r"^#define BOX_(\w+) (\d+)u", box, re.M)}
     shared = sizes["OPS"] // 2
-    track = (REPO / "plugin" / "track.h").read_text()
+    track = (REPO / "plugin" / "hot" / "state.h").read_text()
     rings = int(re.findall(r"^#define TRACK_RINGS (\d+)u", track, re.M)[0])
     for words in (
         f"{sizes['LIVE_COMMS']} live communicators",

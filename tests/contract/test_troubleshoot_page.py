@@ -7,7 +7,7 @@ import pytest
 from tests.support.repository import REPO
 
 PAGE = REPO / "packaging" / "doc" / "troubleshoot.md"
-SOURCES = ("spank/*.c", "plugin/*.c", "prolog/*", "epilog/*", "python/nccl_inspector/**/*.py")
+SOURCES = ("spank/*.c", "plugin/**/*.c", "prolog/*", "epilog/*", "python/nccl_inspector/**/*.py")
 # Two literals that the compiler joins; the second may be a format string of Python's.
 _JOINED = re.compile(r'"\s+f?"')
 

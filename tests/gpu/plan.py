@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 WORLD, HALF = "gpu_world", "gpu_half"
-# For Broadcasts alone: from NCCL 2.31 on what is called after one has no times (clockmix.h).
+# For Broadcasts alone: from NCCL 2.31 on what is called after one has no times: see
+# plugin/hot/clockmix.h.
 APART = "gpu_apart"
 KIB, MIB = 1 << 10, 1 << 20
 

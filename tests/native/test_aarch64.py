@@ -55,7 +55,7 @@ def test_both_machines_spank_plugins_export_the_same() -> None:
 def test_the_profiler_needs_only_the_glibc_of_old_containers() -> None:
     needed = needed_glibc(PROFILER)
     assert needed
-    # What is named here has got a new version: plugin/compat.h asks for the old one.
+    # What is named here has got a new version: plugin/base/compat.h asks for the old one.
     assert {name: version for name, version in needed.items() if version > (2, 28)} == {}
     done = subprocess.run(["readelf", "-d", PROFILER], capture_output=True, text=True, check=True)
     libraries = set(re.findall(r"NEEDED.*\[(.+?)\]", done.stdout))

@@ -19,7 +19,7 @@ BURST = 60  # a channel's last 64 works are those whose times NCCL can still rea
 # Before, a kernel that begins and ends between two looks of NCCL's thread has an end and no start.
 STARTS_TOLD_SINCE = 23100
 # What makes NCCL's host and its kernels count differently, so that later operations get the times
-# of earlier ones: enum box_mixed of plugin/box.h, and the releases.
+# of earlier ones: enum box_mixed of plugin/box/box.h, and the releases.
 SELF, GRAPH, BROADCAST, UNASKED = 1, 2, 3, 4
 FIXED, EVER = 23100, 99999
 MIXED = {

@@ -86,7 +86,7 @@ class CommOf:
 
 @dataclass(frozen=True)
 class KeyOf:
-    """Times of one kind of operation; `func`, `algo`, `proto` are box.h's numbers."""
+    """Times of one kind of operation; `func`, `algo`, `proto`: numbers of plugin/box/box.h."""
 
     comm: int
     times_ns: Sequence[int]

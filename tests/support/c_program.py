@@ -10,9 +10,10 @@ from tests.support.repository import PLUGIN_DIR
 def run_c(folder: Path, body: str) -> list[str]:
     """Compile and run a program against the plugin's headers; return the words that it prints."""
     source = folder / "program.c"
-    includes = '#include "box.h"\n#include "bandwidth.h"\n#include <stddef.h>\n#include <stdio.h>\n'
+    headers = ('"box/box.h"', '"box/bandwidth.h"', "<stddef.h>", "<stdio.h>")
+    includes = "".join(f"#include {one}\n" for one in headers)
     source.write_text(includes + "int main(void)\n{\n" + body + "\treturn 0;\n}\n")
-    program, bandwidth = folder / "program", PLUGIN_DIR / "bandwidth.c"
+    program, bandwidth = folder / "program", PLUGIN_DIR / "box" / "bandwidth.c"
     command: list[str | Path] = [
         "gcc",
         "-std=gnu11",

@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection, Hashable
 from typing import NamedTuple
 
-# The writer thread beats once a second, but has a low priority, so some beats are late.
+# The beat thread beats once a second, but has a low priority, so some beats are late.
 STOPPED_S = 15.0
 
 

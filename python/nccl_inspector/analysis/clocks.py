@@ -4,7 +4,7 @@
 A collective in which all ranks wait for all ends on all of them at about the same moment. If two
 nodes saw the end of the same operation, the difference of their clocks' times for it is the
 difference of the clocks. Boxes tell such moments only roughly: the last completion
-(`last_progress_ns`, exact to a round of the writer thread), the windows of time lines, and the
+(`last_progress_ns`, exact to a round of the beat thread), the windows of time lines, and the
 creation of communicators, in which all ranks also wait for all.
 """
 
@@ -21,7 +21,7 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P_FUNCS, Comm, Process
 
 _SYNCHRONISING = frozenset(FUNCS.index(name) for name in SYNCHRONISING)
-# The writer thread notes a completion within one round; a killed process may lack its last one.
+# The beat thread notes a completion within one round; a killed process may lack its last one.
 _NOTED_NS = 1.5e9
 # The most time between the creation of a communicator on one rank and on another.
 _CREATED_NS = 5e9

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse histograms of times, with the buckets of plugin/hist.h."""
+"""Sparse histograms of times, with the buckets of plugin/box/histogram.h."""
 
 from bisect import bisect_left
 from collections.abc import Iterable

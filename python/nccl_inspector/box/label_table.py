@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations by tag, kernel and root (box.h: box_label); only collection reads this."""
+"""Operations by tag, kernel and root (plugin/box/box.h: box_label); only collection reads this."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

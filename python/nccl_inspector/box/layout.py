@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of plugin/box.h: names and types of members, and offsets by C's alignment."""
+"""The layout of plugin/box/box.h: names and types of members, and offsets by C's alignment."""
 
 import struct
 from dataclasses import dataclass

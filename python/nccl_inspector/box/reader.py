@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the box of a process (plugin/box.h), which its user may have filled with anything."""
+"""Read the box of a process (plugin/box/box.h), which its user may have filled with anything."""
 
 from collections import Counter
 from heapq import nsmallest
@@ -52,7 +52,7 @@ _HOST_TIMES = {
     "launches": {"count": "launches", "ns": "launch_ns", "max_ns": "launch_max_ns"},
 }
 
-# By the numbers of plugin/box.h.
+# By the numbers of plugin/box/box.h.
 _TIMINGS = (UNTIMED, GPU_TIMED, CPU_TIMED)
 
 _COMM_USED = COMM.reader("state", "generation")

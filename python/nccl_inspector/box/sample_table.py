@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # The most samples of all processes of a job together, and the least for each of them.
 JOB_SAMPLES_MAX, SAMPLES_MIN = 4_000_000, 512
-# Bursts begin at multiples of the period. Thinning is as in plugin/box.h: the period is doubled
+# Bursts begin at multiples of the period. Thinning is as in plugin/box/box.h: the period is doubled
 # while there are records of at least PERIODS_MIN periods; otherwise the bursts are halved, down to
 # 2^24 ns. No period is longer than 2^48 ns.
 PERIODS_MIN = 16
@@ -101,7 +101,7 @@ def unix_ends_ns(table: SampleTable) -> list[int]:
 
 
 def thin(table: SampleTable, most: int) -> SampleTable:
-    """Return at most `most` records, with fewer or shorter bursts by the rules of plugin/box.h.
+    """Return at most `most` records, with fewer or shorter bursts by the rules of plugin/box/box.h.
 
     By these rules the bursts of any two processes are nested, however often each was thinned. If
     shorter bursts would have no records (all are of one moment), the first records are kept and the

@@ -8,7 +8,7 @@ from nccl_inspector.box.layout import HEADER, LINE, LINE_WINDOWS, WINDOW
 from nccl_inspector.model.process import FUNCS, Line, Window
 from nccl_inspector.model.timeline import on_grid
 
-# A round of the writer thread writes windows, then the beat; under load it may be held up between.
+# A round of the beat thread writes windows, then the beat; under load it may be held up between.
 BEAT_LATE_S = 60
 WINDOW_S_MAX = 1 << 31
 

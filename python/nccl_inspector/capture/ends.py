@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file that a process leaves next to its lines if it ends in order (plugin/jsonwriter.c)."""
+"""The file that a process leaves next to its lines if it ends in order (plugin/json/writer.c)."""
 
 import json
 from dataclasses import dataclass

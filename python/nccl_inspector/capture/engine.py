@@ -48,7 +48,7 @@ DISK_FULL = os.strerror(errno.ENOSPC)  # DuckDB's error texts contain it
 Progress = Callable[[int, int], None]
 Process = tuple[str, int]  # host name and pid
 
-# File names, as plugin/jsonfile.c makes them.
+# File names, as plugin/json/file.c makes them.
 _FILE = re.compile(
     r"(?P<host>[^/]*)-pid(?P<pid>[0-9]{1,10})(\.(?P<number>[0-9]{1,9}))?\.log(\.gz)?$"
 )

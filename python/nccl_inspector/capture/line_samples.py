@@ -3,7 +3,7 @@
 
 The records of all ranks are judged together (analysis/replay/). That takes much longer than reading
 lines. So of a large capture only the operations in some bursts of Unix time are taken. The bursts
-are the same for all processes, by the rule in plugin/box.h.
+are the same for all processes, by the rule in plugin/box/box.h.
 """
 
 from dataclasses import dataclass, field

@@ -30,14 +30,14 @@ from nccl_inspector.marking import UNITS
 from nccl_inspector.summary.codec import BLOCK_BYTES_MAX
 from nccl_inspector.summary.fit import SAMPLE_FACTS_BYTES_MAX, UNIONS_BYTES_MAX, samples_room
 
-# From plugin/box.h: the size of the header, and the number of records in each table.
+# From plugin/box/box.h: the size of the header, and the number of records in each table.
 HEADER_BYTES = 4096
 BOX_ROWS = {
     "COMMS": 160, "KEYS": 256, "OPS": 4096, "PEERS": 1024, "LINES": 8, "NETS": 256,
     "SAMPLES": 32768, "SAMPLE_KINDS": 256, "UNIONS": 8, "LIVE_COMMS": LIVE_COMMS_MAX,
     "LABELS": 64,
 }  # fmt: skip
-# From plugin/promfile.c: the step of the space for a process's file; each file has it twice.
+# From plugin/prom/file.c: the step of the space for a process's file; each file has it twice.
 ROOM_STEP_BYTES = 16384
 _RECORDS = {
     "COMMS": COMM, "KEYS": KEY, "OPS": OP, "PEERS": PEER, "LINES": LINE, "NETS": NET,

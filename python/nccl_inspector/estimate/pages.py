@@ -48,7 +48,7 @@ def go_number(value: float) -> str:
 
 
 def _round_binary(value: float, bits: int) -> float:
-    """Return the nearest number with so many binary digits, as plugin/round.h does."""
+    """Return the nearest number with so many binary digits, as plugin/prom/rounding.h does."""
     mantissa, exponent = frexp(value)
     return ldexp(round(ldexp(mantissa, bits)), exponent - bits)
 

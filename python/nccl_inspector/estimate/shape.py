@@ -7,7 +7,7 @@ from nccl_inspector.agent.job_files import JOB_FILES_MAX, JOB_SERIES_MAX
 from nccl_inspector.exposition.metrics import Metric, load_metrics
 from nccl_inspector.model.process import DROP_REASONS
 
-# Limits of a GPU from plugin/expo_prom.h, and of a process from plugin/box.h.
+# Limits of a GPU from plugin/prom/window.h, and of a process from plugin/box/box.h.
 GPU_SERIES_MAX, GPU_COMMS_MAX = 250, 16
 LIVE_COMMS_MAX, KINDS_MAX = 128, 256
 

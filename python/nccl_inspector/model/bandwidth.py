@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bus bandwidth and size classes: the same rules as plugin/bandwidth.c."""
+"""Bus bandwidth and size classes: the same rules as plugin/box/bandwidth.c."""
 
 UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
@@ -9,7 +9,7 @@ def bus_factor(func: str, nranks: int) -> float:
 
     The message is what the caller passes: for AllGather and ReduceScatter, one rank's share. For
     AlltoAll, Gather and Scatter the factor is 1, because their rate already counts only the bytes
-    that go to other ranks (plugin/groups.h).
+    that go to other ranks (plugin/hot/groups.h).
     """
     if nranks < 2:
         return 0.0

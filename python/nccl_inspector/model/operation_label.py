@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 
 USER_TAG, KERNEL, ROOT = "user_tag", "kernel", "root"
-LABEL_KINDS = (USER_TAG, KERNEL, ROOT)  # by the numbers of plugin/box.h
+LABEL_KINDS = (USER_TAG, KERNEL, ROOT)  # by the numbers of plugin/box/box.h
 ALL_COMMS = -1
 OTHERS = -1
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of one process: read from its box, carried by a node summary, judged by the report.
 
-Tuples of words are indexed by the numbers of plugin/box.h. Types of which a large job has hundreds
-of thousands of values are named tuples, which are made in a third of the time of a frozen
+Tuples of words are indexed by the numbers of plugin/box/box.h. Types of which a large job has
+hundreds of thousands of values are named tuples, which are made in a third of the time of a frozen
 dataclass.
 """
 
@@ -244,7 +244,7 @@ class Operation:
     sequence: int
     bytes: int
     peer: int  # -1: a collective
-    age_ns: int  # from its enqueueing to the writer thread's last round
+    age_ns: int  # from its enqueueing to the beat thread's last round
     started: int  # 1: its kernel has started
 
 
@@ -264,7 +264,7 @@ class Facts:
     nccl_version: int
     plugin_version: str
     node: str
-    beat_ns: int  # Unix time of the writer thread's last round
+    beat_ns: int  # Unix time of the beat thread's last round
     timing: str  # of TIMINGS
     silent: str  # of SILENCES
     silent_ns: int  # for how long in all nothing was measured

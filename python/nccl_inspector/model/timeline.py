@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make time lines coarser by merging neighbouring windows, as plugin/lines.c does."""
+"""Make time lines coarser by merging neighbouring windows, as plugin/upkeep/timeline.c does."""
 
 from collections.abc import Iterable
 from dataclasses import replace

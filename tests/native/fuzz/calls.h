@@ -3,7 +3,7 @@
 #ifndef NCCL_INSPECTOR_CALLS_H
 #define NCCL_INSPECTOR_CALLS_H
 
-#include "abi.h"
+#include "nccl/abi.h"
 
 #define CALLS_VERSIONS 7u
 #define CALLS_UNWRITTEN ((void *)(uintptr_t)0x0f0f0f0f0f0f0f0full) /* what a handle holds before a start */

@@ -10,7 +10,7 @@
 #define GPU_AHEAD_NS 1700000000000000000ull
 #define CONTEXTS 160u
 #define HANDLES 256u
-#define MASKS 10u /* libnccls of one process: more than CONTROL_LIBRARIES */
+#define MASKS 10u /* libnccls of one process: more than MASK_LIBRARIES */
 struct driver {
 	struct bytes in;
 	unsigned api;

@@ -39,14 +39,14 @@ void fresh_inspector(void)
 		munmap(inspector_net.ops, NET_OPS * sizeof(struct net_op));
 	if (self.ready) {
 		for (unsigned gpu = 0; gpu < BOX_GPUS; gpu++)
-			free(self.writer.text[gpu].data);
-		descriptor_close(&self.writer.dir);
+			free(self.beat.text[gpu].data);
+		descriptor_close(&self.beat.dir);
 	}
 	if (self.box.header)
 		munmap(self.box.header, self.box.bytes);
 	memset(&self, 0, sizeof(self));
 	memset(&inspector_track, 0, sizeof(inspector_track));
-	atomic_store(&inspector_track.fast_ops, track_no_ops);
+	atomic_store(&inspector_track.fast_ops, all_free_ops);
 	memset(&inspector_net, 0, sizeof(inspector_net));
 	pthread_mutex_init(&self.lock, NULL);
 }
@@ -57,9 +57,9 @@ void fresh_rounds(uint64_t ns)
 
 	if (!self.ready)
 		return;
-	still_run(&self.writer.worker, until_ns);
+	still_run(&self.beat.thread, until_ns);
 	if (self.json_ready)
-		still_run(&self.json.worker, until_ns);
+		still_run(&self.json.thread, until_ns);
 }
 
 const struct box *fresh_box(void)
@@ -67,14 +67,14 @@ const struct box *fresh_box(void)
 	return self.box.header ? &self.box : NULL;
 }
 
-const struct text *fresh_metrics(void)
+const struct textbuf *fresh_metrics(void)
 {
-	return &self.writer.text[0];
+	return &self.beat.text[0];
 }
 
 bool fresh_writes_lines(void)
 {
-	return self.json_ready && self.json.worker.running;
+	return self.json_ready && self.json.thread.running;
 }
 
 uint64_t fresh_lines_missing(void)

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "box.h"
-#include "text.h"
+#include "box/box.h"
+#include "base/textbuf.h"
 
 /* Forgets everything, and gives back its memory and descriptors. */
 void fresh_inspector(void);
@@ -19,7 +19,7 @@ void fresh_rounds(uint64_t ns);
 const struct box *fresh_box(void);
 
 /* The latest metrics of the first GPU; without data: none were written. */
-const struct text *fresh_metrics(void);
+const struct textbuf *fresh_metrics(void);
 
 /* Whether there is a thread for JSON lines: after the last communicator what comes waits for the next. */
 bool fresh_writes_lines(void);

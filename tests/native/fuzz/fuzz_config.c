@@ -9,7 +9,7 @@
 
 #include "bytes.h"
 #include "config.h"
-#include "deny.h"
+#include "ask/deny.h"
 
 #define MOST_VALUES 64u
 #define LONG_BYTES 20000u

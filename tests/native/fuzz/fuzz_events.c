@@ -214,7 +214,7 @@ static void choose_environment(void)
 	setenv("NCCL_INSPECTOR_JSON_MAX_BYTES", "65536", 1);
 }
 
-static void check_metrics(const struct text *metrics)
+static void check_metrics(const struct textbuf *metrics)
 {
 	static const char end[] = "# EOF\n";
 

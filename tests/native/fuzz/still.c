@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* still.c - in the place of plugin/worker.c and of the C library's clock: see the FUZZ rules of the Makefile. */
+/* still.c - in the place of plugin/base/thread.c and of the C library's clock: see the FUZZ rules of the Makefile. */
 #include "still.h"
 
 #include <time.h>
@@ -30,7 +30,7 @@ int clock_gettime(clockid_t id, struct timespec *ts)
 	return 0;
 }
 
-void still_run(struct worker *worker, uint64_t until_ns)
+void still_run(struct thread *worker, uint64_t until_ns)
 {
 	if (!worker->running)
 		return;
@@ -38,44 +38,44 @@ void still_run(struct worker *worker, uint64_t until_ns)
 	worker->main(worker->argument);
 }
 
-void worker_init(struct worker *worker, void *(*main)(void *argument), void *argument)
+void thread_init(struct thread *worker, void *(*main)(void *argument), void *argument)
 {
 	worker->main = main;
 	worker->argument = argument;
 }
 
-int worker_start(struct worker *worker)
+int thread_start(struct thread *worker)
 {
 	worker->stop = false;
 	worker->running = true;
 	return 0;
 }
 
-void worker_ask_to_stop(struct worker *worker)
+void thread_ask_to_stop(struct thread *worker)
 {
 	worker->stop = true;
 }
 
-void worker_wait(struct worker *worker, uint64_t due_ns)
+void thread_wait(struct thread *worker, uint64_t due_ns)
 {
 	if (worker->stop)
 		still_run(worker, due_ns);
 	worker->running = false;
 }
 
-bool worker_try_to_stop(struct worker *worker)
+bool thread_try_to_stop(struct thread *worker)
 {
 	worker->stop = true;
 	return true;
 }
 
-void worker_close(struct worker *worker, uint64_t due_ns)
+void thread_close(struct thread *worker, uint64_t due_ns)
 {
 	worker->stop = true;
-	worker_wait(worker, due_ns);
+	thread_wait(worker, due_ns);
 }
 
-bool worker_sleep(struct worker *worker, uint64_t due_ns)
+bool thread_sleep(struct thread *worker, uint64_t due_ns)
 {
 	if (worker->stop || due_ns >= run_until_ns)
 		return true;
@@ -84,13 +84,13 @@ bool worker_sleep(struct worker *worker, uint64_t due_ns)
 	return false;
 }
 
-bool worker_end(struct worker *worker)
+bool thread_end(struct thread *worker)
 {
 	(void)worker;
 	return true;
 }
 
-uint64_t worker_cpu_ns(struct worker *worker)
+uint64_t thread_cpu_ns(struct thread *worker)
 {
 	(void)worker;
 	return still_cpu_ns;

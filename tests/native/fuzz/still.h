@@ -6,13 +6,13 @@
 
 #include <stdint.h>
 
-#include "worker.h"
+#include "base/thread.h"
 
 extern uint64_t still_now_ns;  /* CLOCK_MONOTONIC; the other clocks follow it */
 extern uint64_t still_step_ns; /* a look at a clock takes so long */
 extern uint64_t still_cpu_ns;  /* what a thread says it has used since it was asked last */
 
 /* Lets a thread live until then, if it was started; its last round is as if it had been asked to stop. */
-void still_run(struct worker *worker, uint64_t until_ns);
+void still_run(struct thread *worker, uint64_t until_ns);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* profiler_abi.h - NCCL's profiler interface v4 to v7, as the stand-in speaks it.
  *
- * Written from the tables of offsets and not from plugin/abi.h: a field that is
+ * Written from the tables of offsets and not from plugin/nccl/abi.h: a field that is
  * wrong there must not be wrong here in the same way.
  */
 #ifndef STANDIN_PROFILER_ABI_H

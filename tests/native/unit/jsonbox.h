@@ -10,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "jsonwriter.h"
+#include "base/clock.h"
+#include "json/writer.h"
 #include "tap.h"
 
 static char base[64];
@@ -40,7 +40,7 @@ static const char *environment(const char *name)
 
 static void add_comm(unsigned comm, uint32_t generation)
 {
-	jsonwriter_add_comm(&writer, &(struct json_comm_words){ .comm = comm, .generation = generation, .id = comm + 1,
+	jsonwriter_add_comm(&writer, &(struct json_comm_fields){ .comm = comm, .generation = generation, .id = comm + 1,
 								.name = "c", .nranks = 2, .gpu_uuid = "" });
 }
 
@@ -66,8 +66,8 @@ static uint64_t end(unsigned wait_ms)
 {
 	uint64_t from = now_ms();
 
-	worker_ask_to_stop(&writer.worker);
-	worker_wait(&writer.worker, clock_ns(CLOCK_MONOTONIC) + wait_ms * 1000000ull);
+	thread_ask_to_stop(&writer.thread);
+	thread_wait(&writer.thread, clock_ns(CLOCK_MONOTONIC) + wait_ms * 1000000ull);
 	return now_ms() - from;
 }
 
@@ -87,11 +87,11 @@ static void leave(void)
 	memset(variables, 0, sizeof(variables));
 }
 
-struct lines {
+struct timeline {
 	uint64_t lines, bad, dropped, sum, bytes;
 };
 
-static void read_lines(const char *path, struct lines *found)
+static void read_lines(const char *path, struct timeline *found)
 {
 	char *line = NULL;
 	size_t room = 0;
@@ -114,9 +114,9 @@ static void read_lines(const char *path, struct lines *found)
 }
 
 /* All files of this process, in the order of their numbers (at most ten). */
-static struct lines in_files(void)
+static struct timeline in_files(void)
 {
-	struct lines found = { 0 };
+	struct timeline found = { 0 };
 	char path[320];
 
 	for (unsigned number = 0; number < 10; number++) {
@@ -138,7 +138,7 @@ static bool push(unsigned comm, uint32_t generation, uint64_t sequence)
 /* The box's account: every operation that was taken is in the file, or counted. */
 static void check_account(uint64_t pushed, const char *when)
 {
-	struct lines found = in_files();
+	struct timeline found = in_files();
 	uint64_t lines = atomic_load(&header.json_lines), dropped = atomic_load(&header.dropped[BOX_DROP_JSON]);
 
 	ok(lines == found.lines && lines + dropped == pushed && !found.bad, "%s: %llu lines, %llu counted, %llu operations", when,

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "../fuzz/calls.h"
+#include "hot/kernels.h"
 #include "inspector.h"
 
 #define COMMS 26u  /* of a pair, one after the other: in all more than there are records */

@@ -14,8 +14,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "box.h"
-#include "track.h"
+#include "box/box.h"
+#include "hot/state.h"
 
 #pragma GCC diagnostic ignored "-Wunused-function" /* no program needs all of them */
 
@@ -23,7 +23,7 @@
 struct laws_told {
 	uint64_t ops, bytes;  /* Coll, P2p and CeColl; bytes modulo 2^64 */
 	bool calls;           /* CollApi, too: they become untimed operations of their keys only */
-	bool races;           /* threads met in a full pool: a slot that passed on just then has a channel too many (track.h) */
+	bool races;           /* threads met in a full pool: a slot that passed on just then has a channel too many (hot/state.h) */
 	bool channels_beyond; /* a channel of 64 or above: it is an implausible event, not an operation */
 };
 

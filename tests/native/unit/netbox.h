@@ -3,9 +3,14 @@
 #ifndef NCCL_INSPECTOR_NETBOX_H
 #define NCCL_INSPECTOR_NETBOX_H
 
-#include "clock.h"
-#include "comms.h"
-#include "net.h"
+#include "base/clock.h"
+#include "hot/complete.h"
+#include "hot/follow.h"
+#include "hot/start.h"
+#include "net/proxy.h"
+#include "net/proxy_round.h"
+#include "net/queues.h"
+#include "upkeep/comms.h"
 #include "tap.h"
 
 #define MS 1000000ull
@@ -42,7 +47,7 @@ static void begin_as(enum config_net mode, unsigned api)
 	box_open(&box, -1, "0", &error);
 	box.header->pid = PID;
 	track_init(&track, &box, 1ull << 32, &(struct track_options){ .timing = BOX_TIMING_GPU });
-	comm = comms_add(&track, &(struct comm_words){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
+	comm = comms_add(&track, &(struct comm_fields){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
 	ok(!net_init(&net, &track, mode, api), "the memory is there");
 	net_begin(&net);
 }

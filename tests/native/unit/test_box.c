@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "box.h"
+#include "box/box.h"
 #include "tap.h"
 
 static int open_place(const char *parent, char *path)

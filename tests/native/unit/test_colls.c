@@ -2,7 +2,8 @@
 /* The quick way of a collective against the way of any operation: what the box has of them is the same. */
 #include <pthread.h>
 
-#include "abi.h"
+#include "hot/jsonring.h"
+#include "nccl/abi.h"
 #include "trackbox.h"
 
 static struct abi_coll like_the_load(void)
@@ -25,10 +26,10 @@ static void *coll(void *context, const struct abi_coll *words)
 /* The slot of a handle, without what differs from one operation to the next. */
 static struct box_op op_without_turn(void *handle)
 {
-	struct box_op op = track.ops[handle_slot(handle_word(handle))];
+	struct box_op op = track.ops[handle_slot(handle_bits(handle))];
 
-	ok(handle_of_use(handle_slot(handle_word(handle)), op.generation) == handle_word(handle) &&
-		   op.handle == handle_word(handle),
+	ok(handle_of_use(handle_slot(handle_bits(handle)), op.generation) == handle_bits(handle) &&
+		   op.handle == handle_bits(handle),
 	   "its handle is that of its slot's present use");
 	op.generation = 0;
 	op.index = op.handle = 0;
@@ -45,7 +46,7 @@ static void test_both_ways_tell_the_same(void)
 		struct box_op slow = op_without_turn(first), fast = op_without_turn(second);
 
 		ok(!memcmp(&slow, &fast, sizeof(slow)), "of %zu elements", words.count);
-		ok(track.ops[handle_slot(handle_word(second))].index == 2 * class + 2, "they count on");
+		ok(track.ops[handle_slot(handle_bits(second))].index == 2 * class + 2, "they count on");
 	}
 	words.sequence++;
 	words.channels = 3;
@@ -199,7 +200,7 @@ static void test_one_communicator_leaves_room(void)
 	void *other;
 
 	begin();
-	other = comms_add(&track, &(struct comm_words){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2 });
+	other = comms_add(&track, &(struct comm_fields){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2 });
 	for (unsigned i = 0; i < 2 * BOX_OPS; i++)
 		coll(comm, &words);
 	ok(dropped(BOX_DROP_NO_SLOT) == 2 * BOX_OPS - BOX_OPS / 2, "one whose operations never end has half of the slots");
@@ -251,7 +252,7 @@ static void test_contexts_that_are_over(void)
 	coll(comm, &words);
 	comms_remove(&track, comm);
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		comms_add(&track, &(struct comm_words){ .id = 100 + i, .name = "later", .nranks = 8 });
+		comms_add(&track, &(struct comm_fields){ .id = 100 + i, .name = "later", .nranks = 8 });
 	ok(!coll(comm, &words) && dropped(BOX_DROP_STALE) == 1, "that of a destroyed communicator is stale");
 	ok(!coll(NULL, &words) && !coll((void *)0x123456789abc, &words), "none, and one that is not ours, are nothing");
 	begin();
@@ -273,7 +274,7 @@ static void test_json_wants_the_time_of_the_call(void)
 
 static unsigned slot_of(void *handle)
 {
-	return handle_slot(handle_word(handle));
+	return handle_slot(handle_bits(handle));
 }
 
 static void end(void *handle)

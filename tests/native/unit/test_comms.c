@@ -43,7 +43,7 @@ static void test_communicators(void)
 	whole_operation(1000, 2000);
 	contexts[0] = comm;
 	for (unsigned i = 1; i <= BOX_LIVE_COMMS; i++)
-		contexts[i] = comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2, .name = "x" });
+		contexts[i] = comms_add(&track, &(struct comm_fields){ .id = i, .nranks = 2, .name = "x" });
 	ok(!start(contexts[BOX_LIVE_COMMS], 1, 1024) && dropped(BOX_DROP_NO_COMM) == 1,
 	   "operations of a communicator beyond those with a record are counted");
 	comms_remove(&track, contexts[BOX_LIVE_COMMS]);
@@ -52,7 +52,7 @@ static void test_communicators(void)
 	comms_remove(&track, comm);
 	comms_remove(&track, comm);
 	ok(live_comms() == BOX_LIVE_COMMS - 1, "a communicator ends once");
-	void *next = comms_add(&track, &(struct comm_words){ .id = 99, .nranks = 8, .name = "c", .rank = 3, .nnodes = 2 });
+	void *next = comms_add(&track, &(struct comm_fields){ .id = 99, .nranks = 8, .name = "c", .rank = 3, .nnodes = 2 });
 
 	ok(box.comms[0].id == 99 && box.comms[0].completed == 0, "its record serves another");
 	ok(box.comms[BOX_LIVE_COMMS].id == 7 && box.comms[BOX_LIVE_COMMS].completed == 1 &&
@@ -65,7 +65,7 @@ static void test_communicators(void)
 	comm = next;
 	whole_operation(1000, 5000);
 	comms_remove(&track, next);
-	comms_add(&track, &(struct comm_words){ .id = 100, .nranks = 8 });
+	comms_add(&track, &(struct comm_fields){ .id = 100, .nranks = 8 });
 	ok(box.keys[0].ops == 2 && box.keys[0].busy_ns == 5000 && box.comms[BOX_LIVE_COMMS].folded == 2,
 	   "alike communicators fold into one");
 }
@@ -79,16 +79,16 @@ static void test_a_destroyed_one_that_is_busy(void)
 	begin();
 	contexts[0] = comm;
 	for (unsigned i = 1; i < BOX_LIVE_COMMS; i++)
-		contexts[i] = comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2, .name = "x" });
+		contexts[i] = comms_add(&track, &(struct comm_fields){ .id = i, .nranks = 2, .name = "x" });
 	comms_remove(&track, contexts[5]);
 	comms_remove(&track, contexts[9]);
-	ok(track_enter(&box.comms[5]), "a late end is being added to one that was destroyed");
-	ok(handle_context_comm(comms_add(&track, &(struct comm_words){ .id = 100, .nranks = 2 }), &generation) == 9,
+	ok(comm_enter(&box.comms[5]), "a late end is being added to one that was destroyed");
+	ok(handle_context_comm(comms_add(&track, &(struct comm_fields){ .id = 100, .nranks = 2 }), &generation) == 9,
 	   "the next communicator takes another one's record");
-	ok(handle_context_comm(comms_add(&track, &(struct comm_words){ .id = 101, .nranks = 2 }), &generation) == UINT32_MAX,
+	ok(handle_context_comm(comms_add(&track, &(struct comm_fields){ .id = 101, .nranks = 2 }), &generation) == UINT32_MAX,
 	   "as long as there is one");
-	track_leave(&box.comms[5]);
-	ok(handle_context_comm(comms_add(&track, &(struct comm_words){ .id = 102, .nranks = 2 }), &generation) == 5,
+	comm_leave(&box.comms[5]);
+	ok(handle_context_comm(comms_add(&track, &(struct comm_fields){ .id = 102, .nranks = 2 }), &generation) == 5,
 	   "and this one's when the end is added");
 }
 
@@ -96,7 +96,7 @@ static void test_keys_of_the_destroyed(void)
 {
 	begin();
 	for (unsigned i = 0; i < 20; i++) {
-		comm = comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2, .name = "k" });
+		comm = comms_add(&track, &(struct comm_fields){ .id = i, .nranks = 2, .name = "k" });
 		for (unsigned k = 0; k < 13; k++) {
 			void *op = start(comm, 1, 4ull << k);
 
@@ -116,7 +116,7 @@ static void test_keys_of_the_destroyed_with_other_names(void)
 	begin();
 	for (unsigned i = 0; i < 200; i++) {
 		snprintf(name, sizeof(name), "n%u", i);
-		comm = comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2, .name = name });
+		comm = comms_add(&track, &(struct comm_fields){ .id = i, .nranks = 2, .name = name });
 		for (unsigned k = 0; k < 10; k++) {
 			void *op = start(comm, 1, 4ull << k);
 
@@ -153,7 +153,7 @@ static void test_a_life_of_communicators(void)
 	begin();
 	for (unsigned i = 0; i < 100000; i++) {
 		snprintf(name, sizeof(name), "g%u", i % 50);
-		comm = comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2 + (int)(i % 3), .name = name });
+		comm = comms_add(&track, &(struct comm_fields){ .id = i, .nranks = 2 + (int)(i % 3), .name = name });
 		if (i % 100 == 0)
 			whole_operation(1000, 2000);
 		comms_remove(&track, comm);

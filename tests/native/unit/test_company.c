@@ -8,7 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base/clock.h"
+#include "hot/start.h"
 #include "inspector.h"
 #include "tap.h"
 
@@ -25,7 +26,7 @@ static void *make(uint64_t id)
 {
 	void *context;
 
-	inspector_init(&(struct inspector_comm){ .api = 7, .words = { .id = id, .nranks = 2, .name = "c" } }, &context,
+	inspector_init(&(struct inspector_comm){ .api = 7, .fields = { .id = id, .nranks = 2, .name = "c" } }, &context,
 		       &mask);
 	return context;
 }

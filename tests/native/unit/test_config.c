@@ -2,6 +2,7 @@
 /* The plugin's environment. */
 #include <string.h>
 
+#include "base/printable.h"
 #include "config.h"
 #include "tap.h"
 
@@ -205,11 +206,11 @@ static void test_text(void)
 {
 	char text[8];
 
-	config_copy_text(text, sizeof(text), "a\nb\xc3\xa9\x7f");
+	printable_copy(text, sizeof(text), "a\nb\xc3\xa9\x7f");
 	ok(!strcmp(text, "a?b???"), "control characters and bytes beyond ASCII are replaced (%s)", text);
-	config_copy_text(text, sizeof(text), "0123456789");
+	printable_copy(text, sizeof(text), "0123456789");
 	ok(!strcmp(text, "0123456"), "long text is cut");
-	config_copy_text(text, sizeof(text), NULL);
+	printable_copy(text, sizeof(text), NULL);
 	ok(!*text, "no text is empty text");
 }
 

@@ -9,12 +9,13 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "clock.h"
-#include "comms.h"
+#include "base/clock.h"
+#include "base/log2.h"
+#include "hot/follow.h"
+#include "upkeep/comms.h"
+#include "upkeep/sweep.h"
 #include "kernels.h"
 #include "laws.h"
-#include "log2.h"
-#include "sweep.h"
 #include "tap.h"
 
 #define PAIRS 3u
@@ -169,7 +170,7 @@ static void *application(void *argument)
 
 	for (unsigned number = 0; number < COMMS; number++) {
 		bool crowds = is_crowded && number % 24 == 0;
-		struct comm_words words = { .id = number, .name = "c", .nranks = 8, .nnodes = 1, .rank = RANK };
+		struct comm_fields words = { .id = number, .name = "c", .nranks = 8, .nnodes = 1, .rank = RANK };
 
 		memset(&pair->now, 0, sizeof(pair->now));
 		memset(&pair->kernels_now, 0, sizeof(pair->kernels_now));

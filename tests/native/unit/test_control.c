@@ -8,12 +8,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "abi.h"
-#include "clock.h"
-#include "comms.h"
-#include "control.h"
-#include "log2.h"
-#include "sweep.h"
+#include "ask/mask.h"
+#include "base/clock.h"
+#include "base/log2.h"
+#include "hot/calls.h"
+#include "hot/coll.h"
+#include "hot/follow.h"
+#include "hot/kernels.h"
+#include "hot/start.h"
+#include "nccl/abi.h"
+#include "upkeep/comms.h"
+#include "upkeep/sweep.h"
 #include "tap.h"
 
 #define SECOND_NS 1000000000ull
@@ -25,10 +30,10 @@ static char dir[64];
 static int mask;
 static struct box box;
 static struct track track;
-static struct control control;
+static struct mask control;
 static struct config config;
 static uint64_t now_ns;
-static char message[CONTROL_MESSAGE_BYTES];
+static char message[MASK_MESSAGE_BYTES];
 
 static void switch_on(void)
 {
@@ -46,14 +51,14 @@ static void switch_off(void)
 	unlink(path);
 }
 
-static enum box_silent library_says; /* as header_fill leaves it */
+static enum box_silent library_says; /* as identity_fill leaves it */
 
 static void start(void)
 {
 	box.header->silent = library_says;
 	box.header->silent_ns = box.header->sampled_ns = box.header->hot_ns = 0;
 	track_init(&track, &box, 1ull << 32, &(struct track_options){ .p2p = true, .timing = BOX_TIMING_GPU });
-	control_init(&control, &config, &track);
+	mask_init(&control, &config, &track);
 	mask = 0; /* as libnccl has it before the first communicator */
 	now_ns = 100 * SECOND_NS;
 }
@@ -61,8 +66,8 @@ static void start(void)
 static void begin(void)
 {
 	start();
-	control_begin(&control, &mask, ALL, now_ns);
-	control_take_message(&control, message);
+	mask_begin(&control, &mask, ALL, now_ns);
+	mask_take_message(&control, message);
 }
 
 /* Rounds of a second, in each of which calls took so much. */
@@ -71,29 +76,29 @@ static void rounds(unsigned n, uint64_t hot_ns)
 	for (unsigned i = 0; i < n; i++) {
 		now_ns += SECOND_NS;
 		box.header->hot_ns += hot_ns;
-		control_round(&control, now_ns, 0);
+		mask_round(&control, now_ns, 0);
 	}
 }
 
 static void test_disabled(void)
 {
 	begin();
-	ok(mask == ALL && !*message && !control_is_silent(&control), "the mask is what is wanted");
+	ok(mask == ALL && !*message && !mask_is_silent(&control), "the mask is what is wanted");
 	switch_on();
 	rounds(1, 0);
-	control_take_message(&control, message);
+	mask_take_message(&control, message);
 	ok(mask == 0 && box.header->silent == BOX_SILENT_DISABLED && strstr(message, "disabled"),
 	   "disabled: the next round clears the mask and says so");
 	rounds(5, 0);
 	ok(box.header->silent_ns == 5 * SECOND_NS, "silence is counted");
-	control_take_message(&control, message);
+	mask_take_message(&control, message);
 	ok(!*message, "and said once");
-	control_begin(&control, &mask, ALL, now_ns);
+	mask_begin(&control, &mask, ALL, now_ns);
 	ok(mask == 0, "a new communicator stays silent");
 	switch_off();
 	rounds(1, 0);
-	control_take_message(&control, message);
-	ok(mask == ALL && !control_is_silent(&control) && strstr(message, "enabled"), "enabled: the mask is back");
+	mask_take_message(&control, message);
+	ok(mask == ALL && !mask_is_silent(&control) && strstr(message, "enabled"), "enabled: the mask is back");
 	ok(box.header->silent_ns == 6 * SECOND_NS, "the last second was silent, too");
 	rounds(100, 0);
 	ok(box.header->silent_ns == 6 * SECOND_NS && mask == ALL, "from then on it is not");
@@ -103,15 +108,15 @@ static void test_disabled_from_the_start(void)
 {
 	switch_on();
 	begin();
-	ok(mask == 0 && control_is_silent(&control) && *message, "the first communicator is silent");
+	ok(mask == 0 && mask_is_silent(&control) && *message, "the first communicator is silent");
 	switch_off();
 	rounds(1, 0);
 	ok(mask == ALL, "and measured as soon as that is over");
 	switch_on();
-	control_begin(&control, &mask, ALL, now_ns);
+	mask_begin(&control, &mask, ALL, now_ns);
 	ok(mask == 0, "a communicator does not wait for the round to fall silent");
-	ok(control_end(&control, 0, now_ns) == 1, "one of two communicators goes");
-	ok(control_end(&control, 0, now_ns) == 0, "and the other one");
+	ok(mask_end(&control, 0, now_ns) == 1, "one of two communicators goes");
+	ok(mask_end(&control, 0, now_ns) == 0, "and the other one");
 	mask = FOREIGN; /* the library is gone */
 	rounds(3, 0);
 	switch_off();
@@ -151,7 +156,7 @@ static void test_the_word_of_others(void)
 static void test_a_late_store(void)
 {
 	begin();
-	control_want(&control, 0, ALL);
+	mask_want(&control, 0, ALL);
 	mask = LIGHT;
 	rounds(1, 0);
 	ok(mask == ALL, "a late word of the hot path is put right");
@@ -174,17 +179,17 @@ static void test_a_late_store(void)
 static void test_what_is_wanted(void)
 {
 	begin();
-	control_want(&control, 0, ALL | ABI_PROXY_STEP);
+	mask_want(&control, 0, ALL | ABI_PROXY_STEP);
 	ok(mask == (ALL | ABI_PROXY_STEP), "more may be wanted");
 	switch_on();
 	rounds(1, 0);
-	control_want(&control, 0, ALL);
+	mask_want(&control, 0, ALL);
 	ok(mask == 0, "a mask of 0 wins");
 	switch_off();
 	rounds(1, 0);
 	ok(mask == ALL, "and what is wanted by then comes back");
 	mask = FOREIGN;
-	control_want(&control, 0, LIGHT);
+	mask_want(&control, 0, LIGHT);
 	ok(mask == FOREIGN, "another one's word wins, too");
 }
 
@@ -195,7 +200,7 @@ static void test_two_libraries(void)
 	unsigned number;
 
 	begin();
-	number = control_begin(&control, &other, ALL, now_ns);
+	number = mask_begin(&control, &other, ALL, now_ns);
 	ok(number == 1 && mask == ALL && other == ALL && track.mask == &other, "each has its mask");
 	switch_on();
 	rounds(1, 0);
@@ -208,7 +213,7 @@ static void test_two_libraries(void)
 	control.library[0].watch = 1;
 	rounds(1, SECOND_NS / 40);
 	ok(mask == ALL && other == LIGHT, "the current one's is sampled, the other's is full");
-	ok(control_end(&control, number, now_ns) == 0 && track.mask == &mask, "one goes, and the other is current");
+	ok(mask_end(&control, number, now_ns) == 0 && track.mask == &mask, "one goes, and the other is current");
 	other = FOREIGN; /* its library is gone */
 	switch_on();
 	rounds(20, 0);
@@ -216,7 +221,7 @@ static void test_two_libraries(void)
 	switch_off();
 	rounds(1, 0);
 	ok(mask == ALL, "and comes back");
-	control_end(&control, 0, now_ns);
+	mask_end(&control, 0, now_ns);
 	ok(!track.mask, "after the last the hot path has none");
 	now_ns += 3600 * SECOND_NS;
 	uint64_t sampled_ns = box.header->sampled_ns, silent_ns = box.header->silent_ns;
@@ -228,17 +233,17 @@ static void test_two_libraries(void)
 
 static void test_too_many_libraries(void)
 {
-	int others[CONTROL_LIBRARIES] = { 0 };
+	int others[MASK_LIBRARIES] = { 0 };
 	unsigned number = 0;
 
 	begin();
-	for (unsigned i = 0; i < CONTROL_LIBRARIES; i++)
-		number = control_begin(&control, &others[i], ALL, now_ns);
-	ok(number == CONTROL_LIBRARIES && !others[CONTROL_LIBRARIES - 1] && track.mask == &others[CONTROL_LIBRARIES - 2],
+	for (unsigned i = 0; i < MASK_LIBRARIES; i++)
+		number = mask_begin(&control, &others[i], ALL, now_ns);
+	ok(number == MASK_LIBRARIES && !others[MASK_LIBRARIES - 1] && track.mask == &others[MASK_LIBRARIES - 2],
 	   "a mask that has no place is left alone");
-	control_end(&control, 0, now_ns);
-	ok(control_begin(&control, &others[CONTROL_LIBRARIES - 1], ALL, now_ns) == 0 &&
-		   others[CONTROL_LIBRARIES - 1] == ALL,
+	mask_end(&control, 0, now_ns);
+	ok(mask_begin(&control, &others[MASK_LIBRARIES - 1], ALL, now_ns) == 0 &&
+		   others[MASK_LIBRARIES - 1] == ALL,
 	   "until another one goes");
 }
 
@@ -247,13 +252,13 @@ static void test_denied(void)
 	box.header->nccl_version = 23102;
 	snprintf(config.deny_nccl, sizeof(config.deny_nccl), "2.28.0-2.31.2");
 	begin();
-	ok(mask == 0 && control_is_denied(&control) && strstr(message, "list"), "a denied NCCL gets no mask, and one line");
+	ok(mask == 0 && mask_is_denied(&control) && strstr(message, "list"), "a denied NCCL gets no mask, and one line");
 	switch_on();
-	control_begin(&control, &mask, ALL, now_ns);
+	mask_begin(&control, &mask, ALL, now_ns);
 	switch_off();
-	control_begin(&control, &mask, ALL, now_ns);
+	mask_begin(&control, &mask, ALL, now_ns);
 	ok(mask == 0 && box.header->silent == BOX_SILENT_DENIED, "whatever the switch says");
-	while (control_end(&control, 0, now_ns + 7 * SECOND_NS))
+	while (mask_end(&control, 0, now_ns + 7 * SECOND_NS))
 		;
 	ok(box.header->silent_ns == 7 * SECOND_NS, "its whole life is silence");
 	box.header->nccl_version = 0;
@@ -278,7 +283,7 @@ static void *replay(void *context)
 static void test_replays(void)
 {
 	begin();
-	void *context = comms_add(&track, &(struct comm_words){ .id = 1, .nranks = 2, .name = "x" });
+	void *context = comms_add(&track, &(struct comm_fields){ .id = 1, .nranks = 2, .name = "x" });
 	uint32_t generation;
 	struct box_comm *comm = &box.comms[handle_context_comm(context, &generation)];
 	void *before = replay(context);
@@ -309,7 +314,7 @@ static void test_rccl(void)
 {
 	library_says = BOX_SILENT_RCCL;
 	begin();
-	ok(mask == 0 && control_is_denied(&control) && strstr(message, "RCCL is not supported yet"),
+	ok(mask == 0 && mask_is_denied(&control) && strstr(message, "RCCL is not supported yet"),
 	   "RCCL gets no mask, and one line: %s", message);
 	switch_on();
 	rounds(1, 0);
@@ -323,18 +328,18 @@ static void test_budget(void)
 {
 	begin();
 	rounds(5, SECOND_NS / 40);
-	control_take_message(&control, message);
+	mask_take_message(&control, message);
 	ok(track.sample_every == 2 && box.header->sampling == 2 && strstr(message, "one operation in 2"),
 	   "above the budget one in two is measured: %s", message);
 	mask = LIGHT; /* as the hot path left it */
 	rounds(30, SECOND_NS / 1000);
-	control_take_message(&control, message);
+	mask_take_message(&control, message);
 	ok(track.sample_every == 1 && box.header->sampling == 1 && mask == ALL, "recovered, the mask is full");
 	ok(box.header->sampled_ns == 30 * SECOND_NS, "the time is counted");
 	ok(!*message, "two lines in a minute would be too many");
 	rounds(60, 0);
 	rounds(5, SECOND_NS / 40);
-	control_take_message(&control, message);
+	mask_take_message(&control, message);
 	ok(*message, "later there is one");
 	mask = LIGHT;
 	switch_on();
@@ -392,10 +397,10 @@ static void test_a_racing_hot_path(void)
 
 	begin();
 	pthread_create(&thread, NULL, operations,
-		       comms_add(&track, &(struct comm_words){ .id = 1, .nranks = 2, .nnodes = 1, .name = "c" }));
+		       comms_add(&track, &(struct comm_fields){ .id = 1, .nranks = 2, .nnodes = 1, .name = "c" }));
 	for (unsigned i = 0; i < 300; i++) {
 		rounds(5, SECOND_NS / 40);
-		control.guard.patience_ns = 30 * SECOND_NS; /* or it would be an hour by and by */
+		control.budget.patience_ns = 30 * SECOND_NS; /* or it would be an hour by and by */
 		wait_for_an_operation();
 		not_sampled += atomic_load(&track.sample_every) != 2;
 		if (i % 2) {

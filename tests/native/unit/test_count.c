@@ -54,7 +54,7 @@ static struct box_op *a_send(void **handle)
 	atomic_fetch_add(&told, 1);
 	*handle = p2p(track_p2p_call(&track, comm, group), "Send", 5, 4096);
 	track_group_stop(&track, group);
-	return &box.ops[handle_slot(handle_word(*handle))];
+	return &box.ops[handle_slot(handle_bits(*handle))];
 }
 
 static void test_an_end(void)
@@ -119,7 +119,7 @@ static void test_a_slot_that_passes_on(void)
 	uint64_t most = 0, worst = 0;
 
 	begin();
-	other = comms_add(&track, &(struct comm_words){ .id = 8, .name = "o", .nranks = 8, .nnodes = 2, .rank = 3 });
+	other = comms_add(&track, &(struct comm_fields){ .id = 8, .name = "o", .nranks = 8, .nnodes = 2, .rank = 3 });
 	for (unsigned i = 0; i < CROWDS; i++) {
 		begin_crowd(comm);
 		end_crowd();

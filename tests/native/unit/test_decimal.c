@@ -5,25 +5,25 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "decimal.h"
-#include "round.h"
+#include "base/number.h"
+#include "prom/rounding.h"
 #include "tap.h"
 
 static unsigned long wrong, compared;
 
 static void compare(double value)
 {
-	char want[DECIMAL_ROOM], got[DECIMAL_ROOM + 1];
+	char want[PUT_DOUBLE_ROOM], got[PUT_DOUBLE_ROOM + 1];
 	static const char *const formats[] = { "%.17g", "%.3f" };
 
 	for (unsigned i = 0; i < 2; i++) {
 		memset(got, '#', sizeof(got));
-		char *end = i ? decimal_3f(got, value) : decimal_17g(got, value);
+		char *end = i ? put_3f(got, value) : put_17g(got, value);
 
 		*end = '\0';
 		snprintf(want, sizeof(want), i ? "%.3f" : "%.17g", value);
 		compared++;
-		if (!strcmp(want, got) && end < got + DECIMAL_ROOM)
+		if (!strcmp(want, got) && end < got + PUT_DOUBLE_ROOM)
 			continue;
 		if (!wrong++)
 			printf("# %a with %s: want %s, got %s\n", value, formats[i], want, got);
@@ -65,7 +65,7 @@ static void test_seconds(void)
 	for (uint64_t i = 0; i < 40000; i++)
 		compare((double)i / 1024);
 	for (int i = 0; i < 40000; i++)
-		compare(round_seconds(next_random() >> (next_random() % 64)));
+		compare(rounding_seconds(next_random() >> (next_random() % 64)));
 	all_equal("steps of 2^-10");
 }
 
@@ -75,7 +75,7 @@ static void test_means(void)
 		for (int mantissa = 256; mantissa < 2048; mantissa++)
 			compare(ldexp(mantissa, exponent - 9));
 	for (int i = 0; i < 40000; i++)
-		compare(round_binary(ldexp((double)next_random(), -(int)(next_random() % 96)), 9 + 2 * (i & 1)));
+		compare(rounding_binary(ldexp((double)next_random(), -(int)(next_random() % 96)), 9 + 2 * (i & 1)));
 	all_equal("numbers of few binary digits");
 }
 

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "ends.h"
+#include "hot/ends.h"
 #include "tap.h"
 
 #define PRODUCERS 4u

@@ -4,18 +4,26 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "comms.h"
-#include "expo_prom.h"
-#include "log2.h"
-#include "sweep.h"
+#include "base/clock.h"
+#include "base/log2.h"
+#include "base/printable.h"
+#include "hot/calls.h"
+#include "hot/follow.h"
+#include "hot/kernels.h"
+#include "hot/labels.h"
+#include "hot/start.h"
+#include "prom/choose.h"
+#include "prom/text_of_gpu.h"
+#include "prom/window.h"
+#include "upkeep/comms.h"
+#include "upkeep/sweep.h"
 #include "tap.h"
 
 static struct box box;
 static struct track track;
 static struct config config;
-static struct expo expo;
-static struct text text;
+static struct prom expo;
+static struct textbuf text;
 static uint64_t next_id; /* of a communicator */
 
 static const char *no_environment(const char *name)
@@ -31,24 +39,24 @@ static void begin(void)
 	next_id = 0xabc;
 	config_load(&config, no_environment);
 	memset(&expo, 0, sizeof(expo));
-	config_copy_text(config.node, sizeof(config.node), "n1");
-	config_copy_text(config.job, sizeof(config.job), "42");
-	config_copy_text(config.cluster, sizeof(config.cluster), "sandbox");
+	printable_copy(config.node, sizeof(config.node), "n1");
+	printable_copy(config.job, sizeof(config.job), "42");
+	printable_copy(config.cluster, sizeof(config.cluster), "sandbox");
 	config_cut_nodelist(config.nodelist, "n[1-4]");
 	box_open(&box, -1, "0", &error);
 	box.header->gpu[0] = (struct box_gpu){ .uuid = "GPU-1", .minor = 3, .used = 1, .label = "GPU3" };
-	config_copy_text(box.header->plugin_version, sizeof(box.header->plugin_version), "1.2.3");
+	printable_copy(box.header->plugin_version, sizeof(box.header->plugin_version), "1.2.3");
 	track_init(&track, &box, clock_calibrate(),
 		   &(struct track_options){ .p2p = true, .timing = BOX_TIMING_GPU });
 	expo.box = &box;
 	expo.config = &config;
 	expo.api = 7;
-	expo_window(&expo, clock_ticks(), track.ns_per_tick_q32);
+	prom_window(&expo, clock_ticks(), track.ns_per_tick_q32);
 }
 
 static void *add_comm(const char *name)
 {
-	return comms_add(&track, &(struct comm_words){ .id = next_id, .name = name, .nranks = 8, .nnodes = 4, .rank = 5 });
+	return comms_add(&track, &(struct comm_fields){ .id = next_id, .name = name, .nranks = 8, .nnodes = 4, .rank = 5 });
 }
 
 static void operate(void *comm, const char *func, int peer, uint64_t bytes, uint64_t ns)
@@ -67,8 +75,8 @@ static void render(void)
 	static struct sweep sweep;
 
 	sweep_round(&sweep, &track, clock_ticks());
-	expo_window(&expo, clock_ticks(), track.ns_per_tick_q32);
-	expo_prom_write(&expo, 0, &text);
+	prom_window(&expo, clock_ticks(), track.ns_per_tick_q32);
+	prom_text_of_gpu(&expo, 0, &text);
 }
 
 static unsigned count(const char *needle)
@@ -175,8 +183,8 @@ static void test_cap(void)
 	unsigned of_keys = 5 * KEYS_OWN + 4 * 7;
 	uint64_t dropped = atomic_load(&box.header->series_dropped);
 
-	ok(series <= EXPO_MAX_SERIES && series > EXPO_MAX_SERIES - 5, "a GPU has at most %u series (%u)",
-	   EXPO_MAX_SERIES, series);
+	ok(series <= PROM_MAX_SERIES && series > PROM_MAX_SERIES - 5, "a GPU has at most %u series (%u)",
+	   PROM_MAX_SERIES, series);
 	ok(dropped == of_keys + of_comms - (series - 9 - BOX_DROPS), "what is left out is counted (%lu)",
 	   (unsigned long)dropped);
 	ok(count("comm=\"0xad0\"") == 7 * 5, "the busiest have series");
@@ -188,7 +196,7 @@ static void test_cap(void)
 	}
 	render();
 	series = count("\n") - count("# ");
-	ok(series <= EXPO_MAX_SERIES && count("\nnccl_network_") == EXPO_MAX_NET,
+	ok(series <= PROM_MAX_SERIES && count("\nnccl_network_") == PROM_MAX_NET,
 	   "with all that there can be, too (%u)", series);
 }
 
@@ -232,8 +240,8 @@ static void render_later(unsigned seconds)
 {
 	uint64_t ticks_per_s = (1ull << 32) * 1000000000ull / track.ns_per_tick_q32;
 
-	expo_window(&expo, clock_ticks() + seconds * ticks_per_s, track.ns_per_tick_q32);
-	expo_prom_write(&expo, 0, &text);
+	prom_window(&expo, clock_ticks() + seconds * ticks_per_s, track.ns_per_tick_q32);
+	prom_text_of_gpu(&expo, 0, &text);
 }
 
 /* Value of the only series of a metric; -1: not there. */
@@ -342,9 +350,9 @@ static void test_network(void)
 	for (unsigned row = 0; row < BOX_NETS; row++)
 		add_net(row, 0, (int)row, row % 2, (row * 7 % BOX_NETS) * 1000000000ull);
 	render();
-	ok(count("\nnccl_network_") == EXPO_MAX_NET && count("direction=\"send\",state=\"peer\"} 255\n") == 1 &&
+	ok(count("\nnccl_network_") == PROM_MAX_NET && count("direction=\"send\",state=\"peer\"} 255\n") == 1 &&
 		   count("state=\"flush\"} 0\n") == 0,
-	   "many peers: %u series of those that waited longest", EXPO_MAX_NET);
+	   "many peers: %u series of those that waited longest", PROM_MAX_NET);
 }
 
 static void tell(void *comm, uint64_t user_tag, const char *kernel)
@@ -382,9 +390,9 @@ static void test_labels(void)
 		for (unsigned j = 0; j < i; j++)
 			tell(comm, i, NULL);
 	render();
-	ok(count("\nnccl_label_") + count("\nnccl_root_") == EXPO_MAX_LABELS && count("value=\"other\"} ") == 3 &&
+	ok(count("\nnccl_label_") + count("\nnccl_root_") == PROM_MAX_LABELS && count("value=\"other\"} ") == 3 &&
 		   !count("value=\"2\""),
-	   "many labels: %u series, of those with most operations", EXPO_MAX_LABELS);
+	   "many labels: %u series, of those with most operations", PROM_MAX_LABELS);
 }
 
 static void test_process(void)
@@ -452,9 +460,9 @@ static void test_in_flight(void)
 	ok(value_of("nccl_communicator_operations_started_total") == 1 &&
 		   value_of("nccl_communicator_operations_completed_total") == 0,
 	   "once its kernel runs it has begun");
-	expo_window(&expo, clock_ticks(), track.ns_per_tick_q32);
+	prom_window(&expo, clock_ticks(), track.ns_per_tick_q32);
 	track_kernel_stop(&track, channel, now + 1000);
-	expo_prom_write(&expo, 0, &text);
+	prom_text_of_gpu(&expo, 0, &text);
 	ok(value_of("nccl_communicator_operations_started_total") == 1, "and once only, if it ends while the text is written");
 	operate(comm, "AllReduce", -1, 4096, 1000);
 	render();

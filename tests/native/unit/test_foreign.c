@@ -45,12 +45,12 @@ static void test_an_operation_of_an_earlier_communicator(void)
 {
 	begin();
 	void *op = start(comm, 1, 1024);
-	unsigned slot = handle_slot(handle_word(op));
+	unsigned slot = handle_slot(handle_bits(op));
 	uint64_t before = dropped(BOX_DROP_EXPIRED);
 
 	comms_remove(&track, comm);
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		comms_add(&track, &(struct comm_words){ .id = 100 + i, .name = "later", .nranks = 8 });
+		comms_add(&track, &(struct comm_fields){ .id = 100 + i, .name = "later", .nranks = 8 });
 	ok(track_end_untimed(&track, &box.ops[slot], box.ops[slot].generation, TRACK_SLOT_FREE) &&
 		   dropped(BOX_DROP_EXPIRED) == before + 1,
 	   "one that is given up when its record serves another communicator is counted");

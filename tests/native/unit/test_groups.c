@@ -2,7 +2,7 @@
 /* Sends and Recvs by peer and by group, what a kernel's phases tell, and measuring one group in so many. */
 #include <pthread.h>
 
-#include "abi.h"
+#include "nccl/abi.h"
 #include "trackbox.h"
 
 static void test_peers(void)
@@ -180,7 +180,7 @@ static void test_a_group_of_several_communicators(void)
 
 	begin();
 	for (unsigned i = 0; i < 8; i++)
-		comms[i] = i ? comms_add(&track, &(struct comm_words){ .id = 70 + i, .name = "d", .nranks = 8, .rank = 3 }) :
+		comms[i] = i ? comms_add(&track, &(struct comm_fields){ .id = 70 + i, .name = "d", .nranks = 8, .rank = 3 }) :
 			       comm;
 	for (unsigned turn = 0; turn < 500; turn++) {
 		void *group = track_group_start(&track, comm), *calls[8];
@@ -238,7 +238,7 @@ static void begin_with_many_ranks(void)
 {
 	begin();
 	comms_remove(&track, comm);
-	comm = comms_add(&track, &(struct comm_words){ .id = 8, .name = "m", .nranks = MANY, .nnodes = MANY / 8, .rank = 3 });
+	comm = comms_add(&track, &(struct comm_fields){ .id = 8, .name = "m", .nranks = MANY, .nnodes = MANY / 8, .rank = 3 });
 }
 
 static uint64_t parts_counted(void)
@@ -313,7 +313,7 @@ static void test_members_without_slots_of_hostile_clocks_and_dead_communicators(
 	all_to_all_of_many(parts);
 	comms_remove(&track, comm);
 	for (unsigned i = 0; i < BOX_LIVE_COMMS + 1; i++) /* until the record serves another one */
-		comms_remove(&track, comms_add(&track, &(struct comm_words){ .id = 90 + i, .name = "o", .nranks = 8 }));
+		comms_remove(&track, comms_add(&track, &(struct comm_fields){ .id = 90 + i, .name = "o", .nranks = 8 }));
 	sweep_round(&sweep, &track, clock_ticks() + 20 * ticks_a_second());
 	sweep_round(&sweep, &track, clock_ticks() + 21 * ticks_a_second());
 	unsigned open = 0;

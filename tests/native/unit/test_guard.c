@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The guard of the budget, second by second on a made-up clock. */
-#include "guard.h"
+#include "ask/budget.h"
 #include "tap.h"
 
 #define SECOND_NS 1000000000ull
 #define PERCENT_PPM 10000u
 
-static struct guard guard;
+static struct budget guard;
 static uint64_t now_ns, hot_ns, own_ns;
 static unsigned changes;
 
 static void begin(uint32_t budget_ppm)
 {
-	guard_init(&guard, budget_ppm);
+	budget_init(&guard, budget_ppm);
 	now_ns = 77 * SECOND_NS;
 	hot_ns = own_ns = 5 * SECOND_NS;
 	changes = 0;
-	guard_begin(&guard, now_ns, hot_ns, own_ns);
+	budget_begin(&guard, now_ns, hot_ns, own_ns);
 }
 
 /* Seconds in which calls would take hot_ppm of a core if all operations were measured. */
@@ -26,7 +26,7 @@ static void seconds(unsigned n, uint32_t hot_ppm, uint32_t own_ppm)
 		now_ns += SECOND_NS;
 		hot_ns += hot_ppm * 1000ull / guard.every;
 		own_ns += own_ppm * 1000ull;
-		changes += guard_round(&guard, now_ns, hot_ns, own_ns);
+		changes += budget_round(&guard, now_ns, hot_ns, own_ns);
 	}
 }
 
@@ -51,7 +51,7 @@ static void test_above_the_budget(void)
 	seconds(3600, 3 * PERCENT_PPM, 0);
 	ok(guard.every == 4 && changes == 2, "three quarters of the budget stay as they are");
 	seconds(3600, 1000 * PERCENT_PPM, 0);
-	ok(guard.every == GUARD_MOST, "one in 64 is the least");
+	ok(guard.every == BUDGET_MOST, "one in 64 is the least");
 }
 
 static void test_recovery(void)
@@ -115,11 +115,11 @@ static void test_odd_rounds(void)
 	for (unsigned i = 0; i < 10; i++) {
 		now_ns += 6 * SECOND_NS;
 		hot_ns += SECOND_NS;
-		changes += guard_round(&guard, now_ns, hot_ns, own_ns);
+		changes += budget_round(&guard, now_ns, hot_ns, own_ns);
 	}
 	ok(!changes, "a thread that hardly runs says nothing");
 	hot_ns += 100 * SECOND_NS;
-	guard_begin(&guard, now_ns, hot_ns, own_ns);
+	budget_begin(&guard, now_ns, hot_ns, own_ns);
 	seconds(10, 0, 0);
 	ok(!changes, "what was before the beginning does not count");
 	begin(UINT32_MAX);

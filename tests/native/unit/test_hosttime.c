@@ -2,7 +2,7 @@
 /* The host's time inside NCCL's calls and launches. */
 #include <pthread.h>
 
-#include "hosttime.h"
+#include "hot/hosttime.h"
 #include "trackbox.h"
 
 #define MS 1000000ull
@@ -119,7 +119,7 @@ static void test_threads(void)
 	pthread_t other;
 
 	begin_host(true);
-	void *second = comms_add(&track, &(struct comm_words){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2 });
+	void *second = comms_add(&track, &(struct comm_fields){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2 });
 
 	pthread_create(&other, NULL, many_calls, second);
 	many_calls(comm);

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base/clock.h"
 #include "inspector.h"
 #include "tap.h"
 
@@ -34,7 +34,7 @@ static void *make(uint64_t id)
 {
 	void *context;
 
-	inspector_init(&(struct inspector_comm){ .api = 7, .words = { .id = id, .nranks = 2, .name = "c" } }, &context,
+	inspector_init(&(struct inspector_comm){ .api = 7, .fields = { .id = id, .nranks = 2, .name = "c" } }, &context,
 		       &mask);
 	return context;
 }
@@ -165,7 +165,7 @@ static void *make_with(int *its_mask)
 {
 	void *context;
 
-	inspector_init(&(struct inspector_comm){ .api = 7, .words = { .id = 9, .nranks = 2, .name = "c" } }, &context,
+	inspector_init(&(struct inspector_comm){ .api = 7, .fields = { .id = 9, .nranks = 2, .name = "c" } }, &context,
 		       its_mask);
 	return context;
 }

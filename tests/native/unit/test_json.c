@@ -3,9 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "box.h"
-#include "digits.h"
-#include "json.h"
+#include "box/box.h"
+#include "base/number.h"
+#include "box/names.h"
+#include "json/line.h"
 #include "tap.h"
 
 static const struct json_process process = {
@@ -20,7 +21,7 @@ static const struct json_batch batch = {
 
 static struct json_comm *communicator(const char *name)
 {
-	return json_comm_new(&process, &(struct json_comm_words){ .id = 0xabc000000000, .name = name, .nranks = 16,
+	return json_comm_new(&process, &(struct json_comm_fields){ .id = 0xabc000000000, .name = name, .nranks = 16,
 								  .nnodes = 2, .gpu_uuid = "GPU-1" });
 }
 
@@ -152,17 +153,17 @@ static void test_digits(void)
 			for (unsigned i = 0; i < shift % 20; i++)
 				values[1] = i ? (values[1] - (uint64_t)near) * 10 + (uint64_t)near : 10 + (uint64_t)near;
 			for (unsigned i = 0; i < 2; i++) {
-				*digits_u64(text, values[i]) = '\0';
+				*put_u64(text, values[i]) = '\0';
 				snprintf(want, sizeof(want), "%llu", (unsigned long long)values[i]);
 				wrong += strcmp(text, want) != 0;
 			}
 		}
 	ok(!wrong, "numbers at every power of two and ten (%u wrong)", wrong);
-	*digits_i64(text, INT64_MIN) = '\0';
+	*put_i64(text, INT64_MIN) = '\0';
 	ok(!strcmp(text, "-9223372036854775808"), "the least of all numbers");
-	*digits_micro(text, 0.9999996) = '\0';
+	*put_micro(text, 0.9999996) = '\0';
 	ok(!strcmp(text, "1.000000"), "rounded (%s)", text);
-	*digits_micro(text, 0.0 / 0.0) = '\0';
+	*put_micro(text, 0.0 / 0.0) = '\0';
 	ok(!strcmp(text, "0.000000"), "no number is 0");
 }
 
@@ -221,7 +222,7 @@ static void test_outside_slurm(void)
 {
 	const struct json_process alone = { .hostname = "vm", .node = "vm", .cluster = "", .version = "9",
 					    .step_id = UINT32_MAX, .procid = UINT32_MAX };
-	struct json_comm *comm = json_comm_new(&alone, &(struct json_comm_words){ .gpu_uuid = "" });
+	struct json_comm *comm = json_comm_new(&alone, &(struct json_comm_fields){ .gpu_uuid = "" });
 
 	ok(has(comm->text + comm->head_length, comm->tail_length,
 	       "\"slurm_job_id\":null,\"slurm_step_id\":null,\"slurm_procid\":null"),

@@ -25,7 +25,7 @@ static void test_without_an_interval(void)
 		for (int i = 0; i < 100; i++, pushed++)
 			push(0, 1, 1);
 	pushed++;
-	struct lines found = in_files();
+	struct timeline found = in_files();
 
 	ok(found.lines, "without an interval lines come when many have come together");
 	for (int i = 0; i < 40000; i++, pushed++)
@@ -48,7 +48,7 @@ static void test_a_last_round_of_long_lines(void)
 	name[sizeof(name) - 1] = '\0';
 	for (int at_exit = 0; at_exit < 2; at_exit++) {
 		begin_verbose(&config, "-1");
-		jsonwriter_add_comm(&writer, &(struct json_comm_words){ .comm = 2, .generation = 1, .id = 3, .name = name,
+		jsonwriter_add_comm(&writer, &(struct json_comm_fields){ .comm = 2, .generation = 1, .id = 3, .name = name,
 									.nranks = 2, .gpu_uuid = "" });
 		const struct json_record record = { .enqueue_tick = 1, .end_tick = 2, .gpu_start_ns = 5, .time_ns = 1000,
 						    .bytes = 1 << 20, .kind = BOX_FUNC_ALLREDUCE, .peer = -1, .comm = 2,

@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "jsonfile.h"
+#include "json/file.h"
 #include "tap.h"
 
 static char base[64];

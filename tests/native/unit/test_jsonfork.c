@@ -8,7 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base/clock.h"
+#include "hot/kernels.h"
+#include "hot/start.h"
 #include "inspector.h"
 #include "tap.h"
 
@@ -18,7 +20,7 @@ static void *make(int *mask)
 {
 	void *context;
 
-	inspector_init(&(struct inspector_comm){ .api = 7, .words = { .id = 1, .nranks = 2, .name = "c" } }, &context,
+	inspector_init(&(struct inspector_comm){ .api = 7, .fields = { .id = 1, .nranks = 2, .name = "c" } }, &context,
 		       mask);
 	return context;
 }

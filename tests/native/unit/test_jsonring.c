@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "jsoncomms.h"
-#include "jsonring.h"
+#include "json/comms.h"
+#include "hot/jsonring.h"
 #include "tap.h"
 
 #define PRODUCERS 4u
@@ -121,7 +121,7 @@ static struct json_comm *comm_of(unsigned comm, uint32_t generation)
 {
 	static const struct json_process process = { .hostname = "", .node = "", .cluster = "", .version = "" };
 
-	return json_comm_new(&process, &(struct json_comm_words){ .comm = comm, .generation = generation, .gpu_uuid = "" });
+	return json_comm_new(&process, &(struct json_comm_fields){ .comm = comm, .generation = generation, .gpu_uuid = "" });
 }
 
 static void test_communicators(void)

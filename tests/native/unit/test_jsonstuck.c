@@ -9,7 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base/clock.h"
+#include "hot/kernels.h"
+#include "hot/start.h"
 #include "inspector.h"
 #include "tap.h"
 
@@ -45,7 +47,7 @@ static void *make(uint64_t id)
 	int mask;
 	void *context;
 
-	inspector_init(&(struct inspector_comm){ .api = 7, .words = { .id = id, .nranks = 2, .name = "c" } }, &context,
+	inspector_init(&(struct inspector_comm){ .api = 7, .fields = { .id = id, .nranks = 2, .name = "c" } }, &context,
 		       &mask);
 	return context;
 }

@@ -27,7 +27,7 @@ static void test_life(void)
 	ok(wait_for_lines(100), "lines come while the job runs");
 	push(0, 1, 1000);
 	ok(end(30000) < 30000 && atomic_load(&writer.idle), "the thread ends when it is told");
-	struct lines found = in_files();
+	struct timeline found = in_files();
 
 	ok(found.lines == 101 && !found.bad && found.sum == 5050 + 1000, "every operation has a line");
 	ok(jsonwriter_start(&writer) == 0 && push(1, 1, 7) && wait_for_lines(102), "a later communicator's go to the same file");
@@ -51,7 +51,7 @@ static void test_generations(void)
 	push(0, 5, 4); /* nobody said what this is */
 	push(0, 3, 8);
 	end(30000);
-	struct lines found = in_files();
+	struct timeline found = in_files();
 
 	ok(found.lines == 3 && found.sum == 11 && found.dropped == 1, "an operation of an unknown communicator is counted");
 	leave();
@@ -65,10 +65,10 @@ static void test_late_names(void)
 
 	begin(&config);
 	for (unsigned i = 2; i <= 3; i++)
-		jsonwriter_add_comm(&writer, &(struct json_comm_words){ .comm = i, .generation = 1, .unnamed = true,
+		jsonwriter_add_comm(&writer, &(struct json_comm_fields){ .comm = i, .generation = 1, .unnamed = true,
 									.gpu_uuid = "" });
 	push(3, 1, 1);
-	jsonwriter_add_comm(&writer, &(struct json_comm_words){ .comm = 2, .generation = 1, .id = 0xabc, .rank = 3,
+	jsonwriter_add_comm(&writer, &(struct json_comm_fields){ .comm = 2, .generation = 1, .id = 0xabc, .rank = 3,
 								.name = "late", .nranks = -1, .gpu_uuid = "" });
 	push(2, 1, 1);
 	atomic_store(&comms[2].untimed, 6);
@@ -104,7 +104,7 @@ static void *produce(void *argument)
 /* Lines are only lost when the thread gets no processor for most of a second: on a busy machine it may need a try more. */
 static void test_20000_a_second(void)
 {
-	struct lines found = { 0 };
+	struct timeline found = { 0 };
 	struct config config;
 
 	for (unsigned tries = 0; tries < 3 && found.lines < 20000; tries++) {
@@ -150,7 +150,7 @@ static void test_no_room(void)
 	ok(wait_for_lines(pushed), "when it can be again, the rest is written");
 	ok(logged == 1, "one line was logged (%u)", (unsigned)logged);
 	end(30000);
-	struct lines found = in_files();
+	struct timeline found = in_files();
 
 	ok(found.lines == pushed && found.dropped == dropped && !found.bad, "and says how many are missing (%llu)",
 	   (unsigned long long)found.dropped);
@@ -162,7 +162,7 @@ static void test_no_room(void)
 static void test_rotation(void)
 {
 	struct config config;
-	struct lines found;
+	struct timeline found;
 
 	variables[0][0] = "NCCL_INSPECTOR_JSON_MAX_BYTES";
 	variables[0][1] = "1048576";

@@ -171,7 +171,7 @@ static void test_folded_communicators(void)
 {
 	begin();
 	for (unsigned i = 0; i < 3 * BOX_LIVE_COMMS; i++) {
-		void *one = comms_add(&track, &(struct comm_words){ .id = 1000 + i, .nranks = 8, .name = "x" });
+		void *one = comms_add(&track, &(struct comm_fields){ .id = 1000 + i, .nranks = 8, .name = "x" });
 
 		run(broadcast(one, 5, 10), 100);
 		comms_remove(&track, one);
@@ -196,7 +196,7 @@ static void test_what_does_not_count(void)
 	begin();
 	labels_told(&track, NULL, 7, "kernel", 10, NULL);
 	labels_told(&track, handle_of(0xffff), 7, "kernel", 10, NULL);
-	labels_told(&track, handle_of(handle_word(comm) + (1ull << 40)), 7, "kernel", 10, NULL);
+	labels_told(&track, handle_of(handle_bits(comm) + (1ull << 40)), 7, "kernel", 10, NULL);
 	ok(!tag(7)->ops, "contexts that are not ours");
 	labels_told(&track, comm, 7, NULL, 10, handle_of(HANDLE_GROUP));
 	labels_told(&track, comm, 7, NULL, 10, handle_of(UINT64_MAX));
@@ -224,7 +224,7 @@ static void test_threads(void)
 	uint64_t ops = 0, busy_ns = 0;
 
 	begin();
-	void *second = comms_add(&track, &(struct comm_words){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2 });
+	void *second = comms_add(&track, &(struct comm_fields){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2 });
 
 	pthread_create(&other, NULL, many, second);
 	many(comm);

@@ -2,15 +2,15 @@
 /* Time lines: who has one, what is in it, and what becomes of it when it is full. */
 #include <string.h>
 
-#include "keys.h"
-#include "lines.h"
+#include "hot/keys.h"
+#include "upkeep/timeline.h"
 #include "tap.h"
 
 #define NOW_S 1700000000u /* a multiple of every window here */
 #define MS 1000000u
 
 static struct box box;
-static struct lines lines;
+static struct timeline lines;
 
 static void begin(void)
 {
@@ -38,7 +38,7 @@ static void operate(unsigned kind, uint64_t ops, uint64_t each_ns)
 
 static void round_at(uint32_t second)
 {
-	lines_round(&lines, &box, (uint64_t)(NOW_S + second) * 1000000000u);
+	timeline_round(&lines, &box, (uint64_t)(NOW_S + second) * 1000000000u);
 }
 
 static const struct box_line *line_of(unsigned kind)

@@ -53,7 +53,7 @@ static void test_lost_stops(void)
 static void test_a_start_that_is_late(void)
 {
 	begin_at_once(BOX_TIMING_GPU);
-	struct box_op *op = &box.ops[handle_slot(handle_word(operation(NULL, EVENT_NO_PEER, 1)))];
+	struct box_op *op = &box.ops[handle_slot(handle_bits(operation(NULL, EVENT_NO_PEER, 1)))];
 	uint32_t generation = op->generation;
 	unsigned seconds = 0;
 
@@ -62,7 +62,7 @@ static void test_a_start_that_is_late(void)
 	while (op->generation == generation && seconds++ < 10)
 		rounds(1);
 	ok(box.comms[0].untimed == 1, "what was overtaken is given up");
-	word_or(&op->started_channels, 1ull << 40);
+	owned_or(&op->started_channels, 1ull << 40);
 	for (unsigned i = 0; i < 100; i++)
 		run(operation(NULL, EVENT_NO_PEER, 1), 1, 1);
 	ok(box.comms[0].completed == 200, "a start that comes then is in no other operation (%llu are whole)",
@@ -139,7 +139,7 @@ static void test_beyond(void)
 {
 	begin_at_once(BOX_TIMING_GPU);
 	for (unsigned i = 1; i <= BOX_LIVE_COMMS; i++)
-		comm = comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2, .name = "x" });
+		comm = comms_add(&track, &(struct comm_fields){ .id = i, .nranks = 2, .name = "x" });
 	void *group = track_old_group_start(&track, comm);
 
 	ok(group && !operation(group, EVENT_NO_PEER, 1) && dropped(BOX_DROP_NO_COMM) == 1,

@@ -2,7 +2,7 @@
 /* More kinds of operation than there are keys: those that come last share some, and nothing is lost. */
 #include <pthread.h>
 
-#include "abi.h"
+#include "nccl/abi.h"
 #include "trackbox.h"
 
 #define COMMS 33u
@@ -15,7 +15,7 @@ static void begin_with_communicators(void)
 {
 	begin();
 	for (unsigned i = 0; i < COMMS; i++)
-		comms[i] = i ? comms_add(&track, &(struct comm_words){ .id = 70 + i, .name = "d", .nranks = 8, .rank = 3 }) :
+		comms[i] = i ? comms_add(&track, &(struct comm_fields){ .id = 70 + i, .name = "d", .nranks = 8, .rank = 3 }) :
 			       comm;
 }
 

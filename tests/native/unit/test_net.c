@@ -176,7 +176,7 @@ static void test_full_pool(void)
 static void test_full_table(void)
 {
 	begin();
-	comm = comms_add(&track, &(struct comm_words){ .id = 8, .name = "large", .nranks = 1000, .rank = 3 });
+	comm = comms_add(&track, &(struct comm_fields){ .id = 8, .name = "large", .nranks = 1000, .rank = 3 });
 	unsigned had = 0;
 
 	for (int peer = 0; peer < 1000; peer++) {

@@ -183,7 +183,7 @@ static void test_an_entry_that_serves_another(void)
 	net_stop(&net, op);
 	comms_remove(&track, comm);
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		comms_remove(&track, comms_add(&track, &(struct comm_words){ .id = 50 + i, .nranks = 8 }));
+		comms_remove(&track, comms_add(&track, &(struct comm_fields){ .id = 50 + i, .nranks = 8 }));
 	round_now();
 	round_now();
 	static const struct box_net_queue none;

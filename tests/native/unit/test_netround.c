@@ -4,7 +4,7 @@
 #include <sched.h>
 
 #include "netbox.h"
-#include "sweep.h"
+#include "upkeep/sweep.h"
 
 static void test_a_hang(void)
 {
@@ -53,8 +53,8 @@ static void *take_record_of_first(void)
 {
 	comms_remove(&track, comm);
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		comms_remove(&track, comms_add(&track, &(struct comm_words){ .id = i, .nranks = 2, .name = "x" }));
-	return comms_add(&track, &(struct comm_words){ .id = 8, .nranks = 2, .name = "other" });
+		comms_remove(&track, comms_add(&track, &(struct comm_fields){ .id = i, .nranks = 2, .name = "x" }));
+	return comms_add(&track, &(struct comm_fields){ .id = 8, .nranks = 2, .name = "other" });
 }
 
 static unsigned entries(void)

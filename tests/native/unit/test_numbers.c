@@ -4,13 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bandwidth.h"
-#include "box.h"
-#include "hist.h"
-#include "log2.h"
-#include "round.h"
+#include "box/bandwidth.h"
+#include "box/box.h"
+#include "box/histogram.h"
+#include "base/log2.h"
+#include "box/names.h"
+#include "prom/rounding.h"
 #include "tap.h"
-#include "words.h"
+#include "nccl/strings.h"
 
 static void test_hist(void)
 {
@@ -42,7 +43,7 @@ static void test_log2(void)
 		worst = error > worst ? error : worst;
 	}
 	for (double x = -40; x < 40; x += 0.37)
-		worst_exp = fmax(worst_exp, fabs(round_exp2(x) / exp2(x) - 1));
+		worst_exp = fmax(worst_exp, fabs(rounding_exp2(x) / exp2(x) - 1));
 	ok(worst < 5.0 / LOG2_ONE, "log2 is off by less than 5 units of 2^-20 (%g)", worst * LOG2_ONE);
 	ok(log2_q20(0) == 0, "log2 of nothing is 0");
 	ok(worst_exp < 1e-12, "2^x is within 1e-12 (%g)", worst_exp);
@@ -53,12 +54,12 @@ static void test_rounding(void)
 	double worst = 0;
 
 	for (double v = 1e-6; v < 1e9; v *= 1.01)
-		worst = fmax(worst, fabs(round_binary(v, 9) / v - 1));
+		worst = fmax(worst, fabs(rounding_binary(v, 9) / v - 1));
 	ok(worst < 0.002, "9 binary digits are within 0.2 %% (%g)", worst);
-	ok(round_binary(0, 9) == 0 && round_binary(NAN, 9) == 0, "nothing and no number round to 0");
-	ok(round_binary(44.1181, 9) == 44.125, "44.1 GB/s is a short number");
-	ok(round_seconds(1500000000) == 1.5, "1.5 s is 1.5");
-	ok(round_seconds(1) == 0, "seconds are rounded down");
+	ok(rounding_binary(0, 9) == 0 && rounding_binary(NAN, 9) == 0, "nothing and no number round to 0");
+	ok(rounding_binary(44.1181, 9) == 44.125, "44.1 GB/s is a short number");
+	ok(rounding_seconds(1500000000) == 1.5, "1.5 s is 1.5");
+	ok(rounding_seconds(1) == 0, "seconds are rounded down");
 }
 
 static void test_bandwidth(void)
@@ -101,20 +102,20 @@ static void test_words(void)
 	bool round_trip = true;
 
 	for (unsigned i = 1; i < BOX_FUNCS; i++)
-		round_trip &= words_number(WORDS_FUNC, box_func_name(i)) == i;
+		round_trip &= strings_number(STRINGS_FUNC, box_func_name(i)) == i;
 	for (unsigned i = 1; i < BOX_ALGO_GROUP; i++)
-		round_trip &= words_number(WORDS_ALGO, box_algo_name(i)) == i;
+		round_trip &= strings_number(STRINGS_ALGO, box_algo_name(i)) == i;
 	for (unsigned i = 1; i < BOX_PROTOS; i++)
-		round_trip &= words_number(WORDS_PROTO, box_proto_name(i)) == i;
+		round_trip &= strings_number(STRINGS_PROTO, box_proto_name(i)) == i;
 	ok(round_trip, "every word has a number and comes back");
-	ok(!words_number(WORDS_FUNC, NULL) && !words_number(WORDS_FUNC, "") && !words_number(WORDS_FUNC, "AllReduceX") && !words_number(WORDS_ALGO, "ring") &&
-		   !words_number(WORDS_ALGO, "GROUP"),
+	ok(!strings_number(STRINGS_FUNC, NULL) && !strings_number(STRINGS_FUNC, "") && !strings_number(STRINGS_FUNC, "AllReduceX") && !strings_number(STRINGS_ALGO, "ring") &&
+		   !strings_number(STRINGS_ALGO, "GROUP"),
 	   "other words are not known");
 	ok(!strcmp(box_func_name(999), "Unknown"), "a number that is none has a name");
-	ok(words_bytes("ncclFloat32") == 4 && words_bytes("ncclBfloat16") == 2 &&
-		   words_bytes("ncclInt64") == 8,
+	ok(strings_datatype_bytes("ncclFloat32") == 4 && strings_datatype_bytes("ncclBfloat16") == 2 &&
+		   strings_datatype_bytes("ncclInt64") == 8,
 	   "elements have NCCL's sizes");
-	ok(words_bytes("Unknown") == 1 && words_bytes(NULL) == 1,
+	ok(strings_datatype_bytes("Unknown") == 1 && strings_datatype_bytes(NULL) == 1,
 	   "ncclUint8, which NCCL calls Unknown, has 1 byte");
 }
 

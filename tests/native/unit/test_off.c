@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "abi.h"
+#include "nccl/abi.h"
 #include "tap.h"
 
 extern const struct abi_table_v1 ncclProfiler_v1;

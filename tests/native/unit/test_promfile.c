@@ -8,21 +8,21 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "promfile.h"
+#include "prom/file.h"
 #include "tap.h"
 
 #define NAME "a.prom"
 #define BESIDE ".a.prom.tmp"
 
 static int dir_fd;
-static struct text text;
+static struct textbuf text;
 
 static int replace(unsigned lines, char letter, bool keeps_room)
 {
-	text_clear(&text);
+	textbuf_clear(&text);
 	for (unsigned i = 0; i < lines; i++)
-		text_add(&text, "%c%049u\n", letter, i);
-	TEXT_ADD(&text, "# EOF\n");
+		textbuf_add(&text, "%c%049u\n", letter, i);
+	TEXTBUF_ADD(&text, "# EOF\n");
 	return promfile_replace(dir_fd, NAME, &text, keeps_room);
 }
 

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base/clock.h"
 #include "inspector.h"
 #include "tap.h"
 
@@ -100,7 +100,7 @@ static void *make(void)
 	static int mask;
 	void *context;
 
-	inspector_init(&(struct inspector_comm){ .api = 7, .words = { .id = 1, .nranks = 2, .name = "c" } }, &context, &mask);
+	inspector_init(&(struct inspector_comm){ .api = 7, .fields = { .id = 1, .nranks = 2, .name = "c" } }, &context, &mask);
 	return context;
 }
 

@@ -101,7 +101,7 @@ static void test_what_was_overtaken(void)
 static void test_whose_it_is(void)
 {
 	begin_looking();
-	void *other = comms_add(&track, &(struct comm_words){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2, .rank = 3 });
+	void *other = comms_add(&track, &(struct comm_fields){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2, .rank = 3 });
 
 	whole_operation(100, 200);
 	start(other, 1, 1024);

@@ -5,13 +5,17 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "clock.h"
-#include "comms.h"
-#include "expo_prom.h"
-#include "lines.h"
-#include "log2.h"
-#include "samples.h"
-#include "sweep.h"
+#include "base/clock.h"
+#include "base/log2.h"
+#include "hot/follow.h"
+#include "hot/kernels.h"
+#include "hot/start.h"
+#include "prom/text_of_gpu.h"
+#include "prom/window.h"
+#include "upkeep/comms.h"
+#include "upkeep/samples.h"
+#include "upkeep/sweep.h"
+#include "upkeep/timeline.h"
 #include "tap.h"
 
 #define PAIRS 4
@@ -81,9 +85,9 @@ static void *kernels(void *argument)
 
 static void *rounds(void *argument)
 {
-	static struct lines lines;
-	static struct expo expo;
-	static struct text text;
+	static struct timeline lines;
+	static struct prom expo;
+	static struct textbuf text;
 
 	(void)argument;
 	expo.box = &box;
@@ -91,10 +95,10 @@ static void *rounds(void *argument)
 	while (!atomic_load(&over)) {
 		pthread_mutex_lock(&tables);
 		sweep_round(&sweep, &track, clock_ticks());
-		lines_round(&lines, &box, clock_ns(CLOCK_REALTIME));
+		timeline_round(&lines, &box, clock_ns(CLOCK_REALTIME));
 		samples_round(&samples);
-		expo_window(&expo, clock_ticks(), track.ns_per_tick_q32);
-		expo_prom_write(&expo, 0, &text);
+		prom_window(&expo, clock_ticks(), track.ns_per_tick_q32);
+		prom_text_of_gpu(&expo, 0, &text);
 		pthread_mutex_unlock(&tables);
 	}
 	return NULL;
@@ -105,7 +109,7 @@ static void *churn(void *argument)
 	(void)argument;
 	for (unsigned i = 0; !atomic_load(&over); i++) {
 		pthread_mutex_lock(&tables);
-		void *comm = comms_add(&track, &(struct comm_words){ .id = 1, .nranks = 2, .name = "short" });
+		void *comm = comms_add(&track, &(struct comm_fields){ .id = 1, .nranks = 2, .name = "short" });
 		pthread_mutex_unlock(&tables);
 		if (i % 256 == 0) /* their operations wait for the sweep, and the pool is for all */
 			track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .count = 77,
@@ -135,7 +139,7 @@ int main(void)
 	track_init(&track, &box, clock_calibrate(), &(struct track_options){ .timing = BOX_TIMING_GPU });
 	samples_init(&samples, &track);
 	for (unsigned i = 0; i < PAIRS; i++)
-		pairs[i].comm = comms_add(&track, &(struct comm_words){ .id = 10 + i, .nranks = 8, .name = "pair" });
+		pairs[i].comm = comms_add(&track, &(struct comm_fields){ .id = 10 + i, .nranks = 8, .name = "pair" });
 	for (unsigned i = 0; i < PAIRS; i++) {
 		pthread_create(&threads[2 * i], NULL, application, &pairs[i]);
 		pthread_create(&threads[2 * i + 1], NULL, kernels, &pairs[i]);

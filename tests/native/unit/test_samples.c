@@ -6,8 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "abi.h"
-#include "samples.h"
+#include "nccl/abi.h"
+#include "upkeep/samples.h"
 #include "trackbox.h"
 
 #define S 1000000000ull
@@ -196,7 +196,7 @@ static void test_cpu_timed(void)
 static void churn(void)
 {
 	for (unsigned i = 0; i < 2 * BOX_LIVE_COMMS; i++)
-		comms_remove(&track, comms_add(&track, &(struct comm_words){ .id = 1000 + i, .nranks = 2, .name = "x" }));
+		comms_remove(&track, comms_add(&track, &(struct comm_fields){ .id = 1000 + i, .nranks = 2, .name = "x" }));
 }
 
 static void test_communicators_go(void)
@@ -207,13 +207,13 @@ static void test_communicators_go(void)
 	churn(); /* nobody has looked at the operation yet */
 	ok(box.header->samples_kept == 1 && kind_at(sample_at(0))->comm_id == 7 && kind_at(sample_at(0))->incarnation == 0,
 	   "what is over before its communicator goes is kept");
-	comm = comms_add(&track, &(struct comm_words){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
+	comm = comms_add(&track, &(struct comm_fields){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
 	whole_operation(3000, 4000);
 	samples_round(&samples);
 	ok(kind_at(sample_at(1))->comm_id == 7 && kind_at(sample_at(1))->incarnation == 1 &&
 		   kind_at(sample_at(0))->incarnation == 0,
 	   "a communicator of the same id is another one");
-	comm = comms_add(&track, &(struct comm_words){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 4 });
+	comm = comms_add(&track, &(struct comm_fields){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 4 });
 	whole_operation(5000, 6000);
 	samples_round(&samples);
 	ok(kind_at(sample_at(2))->rank == 4 && !kind_at(sample_at(2))->incarnation, "but not another rank of it in this process");
@@ -244,7 +244,7 @@ static void begin_history(void)
 	box.comms[0].clock_ahead_ns = (int64_t)(clock_ticks_to_ns(tick, track.ns_per_tick_q32) - clock_ns(CLOCK_REALTIME));
 	box.comms[0].clock_ahead_before_ns = box.comms[0].clock_ahead_ns;
 	box.comms[0].clock_since_tick = tick;
-	if (keys_find(&track.keys, &box, &(struct key_words){ .func = BOX_FUNC_ALLREDUCE, .size_class = 12 }))
+	if (keys_find(&track.keys, &box, &(struct key_fields){ .func = BOX_FUNC_ALLREDUCE, .size_class = 12 }))
 		ok(false, "a history has the first key");
 }
 
@@ -308,7 +308,7 @@ static struct bursts play(unsigned every, uint64_t spacing_ns)
 /* Neither within the edge of a burst's begin nor of its end. */
 static bool is_at_edge(uint64_t ns, unsigned length_bits, unsigned period_bits)
 {
-	return samples_in_burst(ns - EDGE_NS, length_bits, period_bits) != samples_in_burst(ns + EDGE_NS, length_bits, period_bits);
+	return sample_table_in_burst(ns - EDGE_NS, length_bits, period_bits) != sample_table_in_burst(ns + EDGE_NS, length_bits, period_bits);
 }
 
 static bool has(const struct bursts *bursts, uint64_t index)
@@ -334,7 +334,7 @@ static void test_nested(void)
 		bool in_all = true, at_edge = false;
 
 		for (unsigned r = 0; r < 4; r++) {
-			bool in = samples_in_burst(ns, ranks[r].length_bits, ranks[r].period_bits);
+			bool in = sample_table_in_burst(ns, ranks[r].length_bits, ranks[r].period_bits);
 			bool edge = is_at_edge(ns, ranks[r].length_bits, ranks[r].period_bits);
 
 			is_complete = is_complete && (edge || !in || i % every[r] || has(&ranks[r], i));

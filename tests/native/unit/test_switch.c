@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "deny.h"
-#include "killswitch.h"
+#include "ask/deny.h"
+#include "ask/killswitch.h"
 #include "tap.h"
 
 static char dir[64];

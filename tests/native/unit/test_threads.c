@@ -4,7 +4,8 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "kinds.h"
+#include "box/names.h"
+#include "hot/memo.h"
 #include "trackbox.h"
 
 #define THREADS 3u

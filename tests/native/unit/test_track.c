@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The hot path against what NCCL does and must not be trusted with: odd orders, stale handles, missing events. */
-#include "abi.h"
+#include "nccl/abi.h"
 #include "trackbox.h"
 
 static void test_time(void)
@@ -76,10 +76,10 @@ static void test_busy_communicator(void)
 	void *op = start(comm, 1, 1024);
 	void *channel = kernel(op, 0, 1000);
 
-	ok(track_enter(&box.comms[0]) && !track_enter(&box.comms[0]), "one thread at a time adds to a communicator");
+	ok(comm_enter(&box.comms[0]) && !comm_enter(&box.comms[0]), "one thread at a time adds to a communicator");
 	stop(channel, 4000);
 	ok(!completed(), "who finds it busy does not wait");
-	track_leave(&box.comms[0]);
+	comm_leave(&box.comms[0]);
 	sweep_round(&sweep, &track, clock_ticks());
 	ok(completed() == 1 && box.keys[0].busy_ns == 3000, "the next round adds the operation");
 }
@@ -196,7 +196,7 @@ static void test_counting_only(void)
 	ok(!start(comm, 4, 1024) && !p2p(NULL, "Recv", 1, 77), "without kernel events nothing is followed");
 	ok(key_of(BOX_FUNC_ALLREDUCE)->untimed_bytes == 4096 && key_of(BOX_FUNC_RECV)->untimed_bytes == 77,
 	   "and all is counted");
-	comm = comms_add(&track, &(struct comm_words){ .rank = -1 });
+	comm = comms_add(&track, &(struct comm_fields){ .rank = -1 });
 	track_name(&track, comm, 0xabc, "late\n", 5);
 	track_name(&track, comm, 0xdef, "other", 6);
 	ok(box.comms[1].id == 0xabc && box.comms[1].rank == 5 && !strcmp(box.comms[1].name, "late?"),

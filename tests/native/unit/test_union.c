@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "tap.h"
-#include "union.h"
+#include "upkeep/union.h"
 
 #define S 1000000000ull
 #define AHEAD ((int64_t)(1700000000 * S)) /* a GPU's clock begins in 2023, at a multiple of 10 s */

@@ -5,11 +5,21 @@
 
 #include <string.h>
 
-#include "clock.h"
-#include "comms.h"
-#include "log2.h"
-#include "slots.h"
-#include "sweep.h"
+#include "base/clock.h"
+#include "base/log2.h"
+#include "hot/calls.h"
+#include "hot/clockmix.h"
+#include "hot/coll.h"
+#include "hot/complete.h"
+#include "hot/follow.h"
+#include "hot/kernels.h"
+#include "hot/labels.h"
+#include "hot/owner.h"
+#include "hot/send.h"
+#include "hot/slots.h"
+#include "hot/start.h"
+#include "upkeep/comms.h"
+#include "upkeep/sweep.h"
 #include "tap.h"
 
 #pragma GCC diagnostic ignored "-Wunused-function" /* no test program needs all of them */
@@ -28,7 +38,7 @@ static void begin_as(enum box_timing timing)
 	track_init(&track, &box, clock_calibrate(), &(struct track_options){ .p2p = true, .timing = timing });
 	memset(&sweep, 0, sizeof(sweep));
 	gpu_ns = 1700000000000000000ull;
-	comm = comms_add(&track, &(struct comm_words){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
+	comm = comms_add(&track, &(struct comm_fields){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
 }
 
 static void begin(void)

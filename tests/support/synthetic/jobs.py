@@ -77,7 +77,7 @@ class Meter:
         )  # fmt: skip
 
     def windows(self) -> tuple[Window, ...]:
-        """Return the windows of a time line, by the rules of plugin/lines.c."""
+        """Return the windows of a time line, by the rules of plugin/upkeep/timeline.c."""
         places: dict[int, list[int]] = defaultdict(list)
         for at, end_ns in enumerate(self.ends_ns):
             places[int(end_ns // 1e9) // WINDOW_S].append(at)

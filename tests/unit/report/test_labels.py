@@ -27,7 +27,7 @@ from tests.support.synthetic.jobs import HEAD, US, Job, through_summaries
 
 NOON = datetime(2026, 8, 2, 12, tzinfo=UTC)
 TAG, KERNEL, ROOT = range(3)
-BROADCAST = 4  # box.h
+BROADCAST = 4  # plugin/box/box.h
 MOST = (1 << 64) - 1
 
 

@@ -16,7 +16,7 @@ FROM_OUTSIDE = OVER - BY_ITSELF - {"BOOT_FAIL"}
 _TIMED_OUT = frozenset({124, 143})
 _SIGTERM = 15
 
-# The writer thread beats once a second, but has a low priority.
+# The beat thread beats once a second, but has a low priority.
 BEATS_APART_S = 15.0
 # From SIGTERM to SIGKILL. Slurm's default KillWait is 30 s.
 KILL_WAIT_S = 45.0

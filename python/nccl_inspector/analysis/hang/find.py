@@ -47,7 +47,7 @@ from nccl_inspector.model.process import (
 
 CONFIRMED_S = 300.0
 _TOLD = (DEAD, DIVERGENT, BLOCKED, MISMATCHED, DEADLOCK)  # verdicts that name who it was
-ROUND_NS = 1.5e9  # a round of the writer thread, with some margin
+ROUND_NS = 1.5e9  # a round of the beat thread, with some margin
 # A younger operation counts as confirmed if the communicator has lived LIFE_TIMES as long, and none
 # of its operations took a third (1 / UNHEARD_TIMES) as long.
 LIFE_TIMES, UNHEARD_TIMES = 20, 3

@@ -19,7 +19,7 @@ from nccl_inspector.model.process import FUNCS, Key, OpKind
 
 HOST, GPU = "host", "gpu"
 LOOKS_MIN = 30
-LOOK_NS = 0.94e9  # from one look to the next, on average (plugin/writer.c)
+LOOK_NS = 0.94e9  # from one look to the next, on average (plugin/beat/beat.c)
 _SIGMAS = 2.0
 # If none of n looks found any, they were queued less than 3 / n of the time with 95 % chance. At
 # least half of the operations are late themselves, otherwise their median would not be.

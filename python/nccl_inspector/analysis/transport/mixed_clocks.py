@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communicators whose operations get the times of other ones from NCCL (plugin/clockmix.h).
+"""Communicators whose operations get the times of other ones from NCCL (plugin/hot/clockmix.h).
 
 From that moment on, the plugin counts their operations without times. Who waited in them is not
 known, and the rest of that waiting looks like lateness in other communicators. So if there are many
@@ -13,7 +13,7 @@ from nccl_inspector.model.process import Comm, Process
 _OPS_MIN = 100  # for a process: a few Broadcasts and barriers at the beginning hide nothing
 _SHARE_MIN = 0.001  # of the process's operations
 
-# By enum box_mixed of plugin/box.h.
+# By enum box_mixed of plugin/box/box.h.
 _REASONS = (
     "",
     "NCCL up to 2.30 mixes up the times of a communicator once a rank has sent something to itself,"

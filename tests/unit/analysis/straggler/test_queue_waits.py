@@ -44,7 +44,7 @@ def judged(late_ms: float, *members: Member) -> Queued:
 def looked_at(
     seed: int, seconds: float, wait_ms: float, burst: int = 1, step_s: float = 0.05
 ) -> Member:
-    """A rank that calls `burst` operations a step, looked at as plugin/sweep.c does."""
+    """A rank that calls `burst` operations a step, looked at as plugin/upkeep/sweep.c does."""
     chance = random.Random(seed)  # noqa: S311 - no secret
     calls_s: list[float] = []
     at_s = 0.0
