@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # 50-nccl-inspector.sh - create a directory for each job in which its tasks may write.
 #
-# The SPANK plugin runs this script as root before a job's first task. A site may run it as Prolog
-# in slurm.conf instead; then the node drains if it exits non-zero. So it always exits 0: on an
-# error it writes a log message, and the job runs without metrics. Values from the job are not
-# trusted: numbers are checked, and texts are only copied.
-# packaging/doc/internals/run-directory.md describes the directory. The script is plain sh because
+# The SPANK plugin runs it as root before a job's first task. A site may run it as Prolog instead;
+# then the node drains if it exits non-zero. So it always exits 0: after an error, which it logs, the
+# job runs without metrics. Values from the job are not trusted: numbers are checked, texts only
+# copied. packaging/doc/internals/run-directory.md describes the directory. It is plain sh because
 # every job waits for it, and dash starts five times faster than bash.
 trap 'exit 0' EXIT HUP INT PIPE TERM
 set -fu
@@ -28,15 +27,13 @@ give_up() {
 	exit 0
 }
 
-# Accepts no sign, no leading zero (some programs read it as octal) and not -1 as an unsigned number
-# (chown would change nothing).
+# No sign, no leading zero (to some programs octal), and not -1 (chown would change nothing).
 is_number() {
 	case $1 in '' | *[!0-9]* | 0?* | ???????????* | 4294967295) return 1 ;; esac
 }
 
-# mkdir -p creates the upper directory with the mode that umask leaves: 0711. Because of the + chown
-# does not ask a directory service for a user with that name. The line `end` is written last: it
-# marks the manifest as complete.
+# mkdir -p gives the upper directory what umask leaves: 0711. The + keeps chown from asking a
+# directory service for a user of that name. `end` comes last and marks a complete manifest.
 # shellcheck disable=SC2174
 make_dir() {
 	umask 066 && mkdir -p -m 0700 -- "$dir/raw" &&

@@ -22,7 +22,7 @@ def defined(name: str) -> dict[str, int]:
 
 def test_the_bounds_are_the_plugins() -> None:
     expo, box, choose = map(defined, ("prom/choose.h", "box/box.h", "prom/choose.c"))
-    assert (expo["EXPO_MAX_SERIES"], expo["EXPO_MAX_COMMS"]) == (GPU_SERIES_MAX, GPU_COMMS_MAX)
+    assert (expo["PROM_MAX_SERIES"], expo["PROM_MAX_COMMS"]) == (GPU_SERIES_MAX, GPU_COMMS_MAX)
     assert (box["BOX_LIVE_COMMS"], box["BOX_KEYS"]) == (LIVE_COMMS_MAX, KINDS_MAX)
     rows = {f"BOX_{name}": count for name, count in BOX_ROWS.items()}
     rows["BOX_COMMS"] -= box["BOX_FOLDED_COMMS"]

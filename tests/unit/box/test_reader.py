@@ -152,7 +152,7 @@ def test_a_communicator_whose_counts_have_no_sum_is_left_out(words: dict[str, in
     put(data, layout.COMM, COMM_AT, **words)
     process = read(bytes(data))
     assert [comm.id for comm in process.comms] == [8]
-    assert process.flags == ("a communicator is odd and left out",)
+    assert process.flags == ("an invalid communicator is left out",)
 
 
 def test_an_operation_of_the_records_earlier_communicator_is_left_out() -> None:

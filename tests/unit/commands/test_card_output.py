@@ -30,7 +30,7 @@ def report(name: str, *words: str, sendmail: Path = Path("/none")) -> Result:
     def command(context: click.Context, /, **options: Any) -> None:
         context.exit(write_card(CARDS[name](), OutputOptions(sendmail=sendmail, **options)))
 
-    return CliRunner().invoke(command, words)
+    return CliRunner().invoke(command, words, env={"COLUMNS": None})
 
 
 def test_without_options_it_is_text_without_colour_where_there_is_no_terminal() -> None:
