@@ -325,12 +325,17 @@ soak: setup build
 	PYTHONPATH=python:. $(PY) -m tests.soak $(SOAK_ARGS)
 .PHONY: soak
 
-#: make lint         ruff, mypy, the rooms, the documentation, shellcheck, cppcheck, clang-tidy
+#: make format       all C as .clang-format says
+format: setup
+	$(VENV)/bin/clang-format -i $(C_SRC)
+.PHONY: format
+#: make lint         ruff, mypy, the rooms, the form of C, the documentation, shellcheck, cppcheck, clang-tidy
 lint: setup $(GEN)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) plugin/rooms.py
+	$(VENV)/bin/clang-format --dry-run -Werror $(C_SRC)
 	$(PY) -m tests.docsite
 	shellcheck -S style $(SH_SRC)
 	cppcheck --quiet --error-exitcode=1 --enable=warning,performance,portability --inline-suppr \

@@ -7,7 +7,8 @@
 #include "upkeep/union.h"
 
 #define relaxed memory_order_relaxed
-#define FEW (BOX_SAMPLES - BOX_SAMPLES / 4) /* a full table is thinned out until no more are left */
+/* A full table is thinned out until no more are left. */
+#define FEW (BOX_SAMPLES - BOX_SAMPLES / 4)
 
 static uint64_t get(const _Atomic uint64_t *figure)
 {

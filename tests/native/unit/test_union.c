@@ -7,7 +7,8 @@
 #include "upkeep/union.h"
 
 #define S 1000000000ull
-#define AHEAD ((int64_t)(1700000000 * S)) /* a GPU's clock begins in 2023, at a multiple of 10 s */
+/* A GPU's clock begins in 2023, at a multiple of 10 s. */
+#define AHEAD ((int64_t)(1700000000 * S))
 #define START_S 1700000000u
 
 static struct union_state state;
