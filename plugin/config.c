@@ -31,7 +31,8 @@ static void refuse(const struct source *from, const char *name)
 {
 	size_t length = strlen(from->refused);
 
-	snprintf(from->refused + length, CONFIG_REFUSED_BYTES - length, "%s%s", length ? ", " : "", name);
+	snprintf(from->refused + length, CONFIG_REFUSED_BYTES - length, "%s%s", length ? ", " : "",
+	         name);
 }
 
 static int64_t number(const struct source *from, const char *name, int64_t fallback)
@@ -116,7 +117,7 @@ static void load_dir(struct config *config, const struct source *from)
 	text(from, "NCCL_INSPECTOR_DUMP_DIR", config->json_dir, sizeof(config->json_dir));
 	if (!*config->json_dir)
 		snprintf(config->json_dir, sizeof(config->json_dir), "nccl-inspector-%s",
-			 job && *job ? job : "unknown-jobid");
+		         job && *job ? job : "unknown-jobid");
 	text(from, "NCCL_INSPECTOR_RUN_DIR", config->dir, sizeof(config->dir));
 	config->make_dir = !*config->dir;
 	if (config->make_dir)
@@ -140,7 +141,8 @@ static void load_control_dir(struct config *config, const struct source *from)
 		length--;
 	if (run + length == raw || length < 6 || memcmp(run + length - 6, "/jobs/", 6))
 		return;
-	snprintf(config->control_dir, sizeof(config->control_dir), "%.*s/control", (int)length - 6, run);
+	snprintf(config->control_dir, sizeof(config->control_dir), "%.*s/control", (int)length - 6,
+	         run);
 }
 
 /* A percentage such as 0.5; the application's locale may want a comma, so no strtod. */
@@ -168,12 +170,14 @@ static void load_json(struct config *config, const struct source *from)
 	int64_t bytes = number(from, "NCCL_INSPECTOR_JSON_MAX_BYTES", JSON_BYTES_DEFAULT);
 	int64_t files = number(from, "NCCL_INSPECTOR_JSON_FILES", JSON_FILES_DEFAULT);
 
-	config->json = flag(from, "NCCL_INSPECTOR_JSON", false) || (config->make_dir && !config->prom);
+	config->json =
+	    flag(from, "NCCL_INSPECTOR_JSON", false) || (config->make_dir && !config->prom);
 	config->json_gzip = flag(from, "NCCL_INSPECTOR_JSON_GZIP", false);
 	config->verbose = flag(from, "NCCL_INSPECTOR_DUMP_VERBOSE", false) && config->json;
 	config->json_max_bytes = (uint64_t)limited(bytes, JSON_BYTES_LEAST, JSON_BYTES_MOST);
 	files = limited(files, 1, JSON_FILES_MOST);
-	config->json_files = (unsigned)limited(files, 1, (int64_t)config->json_max_bytes / JSON_BYTES_LEAST);
+	config->json_files =
+	    (unsigned)limited(files, 1, (int64_t)config->json_max_bytes / JSON_BYTES_LEAST);
 }
 
 static enum config_net load_net(const struct source *from)
@@ -232,7 +236,8 @@ static void load_identity(struct config *config, const struct source *from)
 	load_array(config, from);
 	snprintf(config->job, sizeof(config->job), "%s", "unknown");
 	if (config->job_id)
-		snprintf(config->job, sizeof(config->job), "%llu", (unsigned long long)config->job_id);
+		snprintf(config->job, sizeof(config->job), "%llu",
+		         (unsigned long long)config->job_id);
 	snprintf(config->step, sizeof(config->step), "%s", "x");
 	if (config->step_id != CONFIG_UNKNOWN)
 		snprintf(config->step, sizeof(config->step), "%u", config->step_id);
@@ -266,7 +271,8 @@ void config_load(struct config *config, config_getenv get)
 	if (!flag(from, "NCCL_INSPECTOR_DUMP_THREAD_ENABLE", true) || interval_us < 0)
 		config->interval_us = config->json_interval_us = 0;
 	else
-		config->interval_us = config->json_interval_us = limited(interval_us, SHORTEST_US, LONGEST_US);
+		config->interval_us = config->json_interval_us =
+		    limited(interval_us, SHORTEST_US, LONGEST_US);
 	if (config->json_interval_us && interval_us == 0)
 		config->interval_us = PROM_DEFAULT_US; /* "continuous" would burn a core */
 	load_dir(config, from);

@@ -33,11 +33,11 @@ static struct {
 	/* Of all below, and of communicators and keys while they are folded. */
 	pthread_mutex_t lock;
 	bool tried, ready;
-	pid_t pid; /* whose box it is: a forked child must leave it alone */
-	unsigned live;       /* communicators, those without a record too */
+	pid_t pid;     /* whose box it is: a forked child must leave it alone */
+	unsigned live; /* communicators, those without a record too */
 	/* This is a child: another thread of the parent may have held the lock. */
 	_Atomic bool forked;
-	struct {             /* of control.library */
+	struct { /* of control.library */
 		abi_logger logger;
 		unsigned api;
 	} library[MASK_LIBRARIES];
@@ -118,7 +118,7 @@ static bool find_dir(struct descriptor *dir)
 	if (descriptor_take(dir, open(config->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)))
 		return true;
 	snprintf(message, sizeof(message), "%.400s: %s: %s", config->dir, strerror(errno),
-		 config->json ? "there will be JSON lines only" : "nothing is measured");
+	         config->json ? "there will be JSON lines only" : "nothing is measured");
 	keep(message);
 	return config->json;
 }
@@ -130,13 +130,15 @@ static bool make_box(int dir_fd)
 	char message[512];
 	int file_error = 0;
 
-	if (box_open(&self.box, self.config.make_dir ? -1 : dir_fd, self.config.step, &file_error)) {
+	if (box_open(&self.box, self.config.make_dir ? -1 : dir_fd, self.config.step,
+	             &file_error)) {
 		keep("no memory for measurements: nothing is measured");
 		return false;
 	}
 	if (file_error) {
-		snprintf(message, sizeof(message), "%.400s: %s: the report will not have this process",
-			 self.config.dir, strerror(-file_error));
+		snprintf(message, sizeof(message),
+		         "%.400s: %s: the report will not have this process", self.config.dir,
+		         strerror(-file_error));
 		keep(message);
 	}
 	return true;
@@ -162,8 +164,9 @@ static int wanted_events(unsigned api)
 	/* What a rank sends to itself must be known: hot/clockmix.h. */
 	bool needs_p2p = api >= 3 && api <= 6;
 
-	return ABI_COLL | (self.config.p2p || needs_p2p ? ABI_P2P : 0) | (api >= 3 ? ABI_KERNEL_CH : 0) |
-	       (api >= 6 ? ABI_CE_COLL : 0) | (api >= 7 && self.config.phases ? ABI_KERNEL_PHASE : 0) |
+	return ABI_COLL | (self.config.p2p || needs_p2p ? ABI_P2P : 0) |
+	       (api >= 3 ? ABI_KERNEL_CH : 0) | (api >= 6 ? ABI_CE_COLL : 0) |
+	       (api >= 7 && self.config.phases ? ABI_KERNEL_PHASE : 0) |
 	       net_events(&inspector_net) | hosttime_events(&inspector_hosttime, api);
 }
 
@@ -180,7 +183,8 @@ static void keep_refused(void)
 
 	if (!*self.config.refused)
 		return;
-	snprintf(message, sizeof(message), "wrong value, the default is used: %s", self.config.refused);
+	snprintf(message, sizeof(message), "wrong value, the default is used: %s",
+	         self.config.refused);
 	keep(message);
 }
 
@@ -205,10 +209,10 @@ static void set_up(const struct inspector_comm *comm)
 	}
 	identity_fill(self.box.header, &self.config, comm->api, comm->caller);
 	track_init(&inspector_track, &self.box, self.box.header->clock.ns_per_tick_q32,
-		   &(struct track_options){ .p2p = self.config.p2p,
-					    .host_time = self.config.host_time,
-					    .api = (uint8_t)comm->api,
-					    .timing = (enum box_timing)self.box.header->timing });
+	           &(struct track_options){ .p2p = self.config.p2p,
+	                                    .host_time = self.config.host_time,
+	                                    .api = (uint8_t)comm->api,
+	                                    .timing = (enum box_timing)self.box.header->timing });
 	samples_init(&self.beat.samples, &inspector_track);
 	mask_init(&self.mask, &self.config, &inspector_track);
 	if (net_init(&inspector_net, &inspector_track, self.config.net, comm->api))
@@ -240,15 +244,16 @@ static void tell_json(const void *context, bool unnamed)
 		return;
 	const struct box_comm *comm = &self.box.comms[index];
 
-	jsonwriter_add_comm(&self.json, &(struct json_comm_fields){ .comm = index,
-								   .generation = generation,
-								   .id = comm->id,
-								   .name = comm->name,
-								   .nranks = comm->nranks,
-								   .nnodes = comm->nnodes,
-								   .rank = comm->rank,
-								   .unnamed = unnamed,
-								   .gpu_uuid = self.box.header->gpu[comm->gpu].uuid });
+	jsonwriter_add_comm(&self.json, &(struct json_comm_fields){
+					    .comm = index,
+					    .generation = generation,
+					    .id = comm->id,
+					    .name = comm->name,
+					    .nranks = comm->nranks,
+					    .nnodes = comm->nnodes,
+					    .rank = comm->rank,
+					    .unnamed = unnamed,
+					    .gpu_uuid = self.box.header->gpu[comm->gpu].uuid });
 }
 
 void inspector_named(const void *context)
@@ -276,7 +281,8 @@ static bool is_live(unsigned index, uint32_t generation)
 {
 	const struct box_comm *comm = &self.box.comms[index];
 
-	return atomic_load(&comm->state) == BOX_COMM_LIVE && atomic_load(&comm->generation) == generation;
+	return atomic_load(&comm->state) == BOX_COMM_LIVE &&
+	       atomic_load(&comm->generation) == generation;
 }
 
 /* The library of a communicator, as begin() has kept it: with its record, or in the context of one
@@ -288,9 +294,11 @@ static unsigned library_of(const void *context)
 
 	if (index != UINT32_MAX && is_live(index, generation))
 		library = self.library_of[index];
-	else if (handle_context_beyond() == handle_of(handle_bits(context) & 0xffff) && generation < MASK_LIBRARIES)
+	else if (handle_context_beyond() == handle_of(handle_bits(context) & 0xffff) &&
+	         generation < MASK_LIBRARIES)
 		library = generation;
-	return library < MASK_LIBRARIES && self.mask.library[library].comms ? library : MASK_LIBRARIES;
+	return library < MASK_LIBRARIES && self.mask.library[library].comms ? library
+	                                                                    : MASK_LIBRARIES;
 }
 
 static void *keep_library(void *context, unsigned library)
@@ -321,11 +329,12 @@ static void *add_comm(const struct inspector_comm *comm)
 static void *begin(const struct inspector_comm *comm, int *mask)
 {
 	unsigned library =
-		mask_begin(&self.mask, mask, wanted_events(comm->api), clock_ns(CLOCK_MONOTONIC));
+	    mask_begin(&self.mask, mask, wanted_events(comm->api), clock_ns(CLOCK_MONOTONIC));
 	void *context;
 
 	if (library == MASK_LIBRARIES) {
-		keep("more than one NCCL in this process, and too many of them: this one is not measured");
+		keep("more than one NCCL in this process, and too many of them: this one is not "
+		     "measured");
 		return NULL;
 	}
 	self.library[library].logger = comm->logger;
@@ -394,7 +403,8 @@ static bool end(void *context)
 	comms_remove(&inspector_track, context);
 	is_last = !mask_end(&self.mask, library, clock_ns(CLOCK_MONOTONIC));
 	if (is_last)
-		atomic_store(&self.log.logger, self.live > 1 ? self.library[self.mask.current].logger : NULL);
+		atomic_store(&self.log.logger,
+		             self.live > 1 ? self.library[self.mask.current].logger : NULL);
 	if (--self.live == 0)
 		end_all();
 	return is_last;

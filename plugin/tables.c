@@ -20,12 +20,16 @@ int tables_finalize(void *context)
 	return NCCL_SUCCESS;
 }
 
-int tables_init(unsigned api, void **context, uint64_t comm_id, int *mask, const char *name, int nnodes,
-		int nranks, int rank, abi_logger logger, void *caller)
+int tables_init(unsigned api, void **context, uint64_t comm_id, int *mask, const char *name,
+                int nnodes, int nranks, int rank, abi_logger logger, void *caller)
 {
 	struct inspector_comm comm = {
 		.api = api,
-		.fields = { .id = comm_id, .name = name, .nranks = nranks, .nnodes = nnodes, .rank = rank },
+		.fields = { .id = comm_id,
+		            .name = name,
+		            .nranks = nranks,
+		            .nnodes = nnodes,
+		            .rank = rank },
 		.logger = logger,
 		.caller = caller,
 	};
@@ -34,19 +38,20 @@ int tables_init(unsigned api, void **context, uint64_t comm_id, int *mask, const
 	return NCCL_SUCCESS;
 }
 
-static int init_v4(void **context, int *mask, const char *comm_name, uint64_t comm_hash, int n_nodes,
-		   int nranks, int rank, abi_logger logger)
+static int init_v4(void **context, int *mask, const char *comm_name, uint64_t comm_hash,
+                   int n_nodes, int nranks, int rank, abi_logger logger)
 {
 	return tables_init(4, context, comm_hash, mask, comm_name, n_nodes, nranks, rank, logger,
-		    __builtin_return_address(0));
+	                   __builtin_return_address(0));
 }
 
 #define INIT_V5(version)                                                                           \
-	static int init_v##version(void **context, uint64_t comm_id, int *mask, const char *comm_name, \
-				   int n_nodes, int nranks, int rank, abi_logger logger)           \
+	static int init_v##version(void **context, uint64_t comm_id, int *mask,                    \
+	                           const char *comm_name, int n_nodes, int nranks, int rank,       \
+	                           abi_logger logger)                                              \
 	{                                                                                          \
-		return tables_init(version, context, comm_id, mask, comm_name, n_nodes, nranks, rank, logger, \
-			    __builtin_return_address(0));                                          \
+		return tables_init(version, context, comm_id, mask, comm_name, n_nodes, nranks,    \
+		                   rank, logger, __builtin_return_address(0));                     \
 	}
 INIT_V5(5)
 INIT_V5(6)
@@ -56,14 +61,16 @@ INIT_V5(7)
 #define OTHER __attribute__((noinline))
 
 /* What follows ends with a jump wherever it can: no frame, no way back. */
-OTHER static int start_kernel_slowly(void **handle, void *operation, const struct abi_kernel_ch *kernel)
+OTHER static int start_kernel_slowly(void **handle, void *operation,
+                                     const struct abi_kernel_ch *kernel)
 {
 	*handle = track_kernel_start_slowly(TRACK, operation, kernel->channel, kernel->gpu_ns);
 	return NCCL_SUCCESS;
 }
 
 /* NCCL <= 2.27 starts Coll and P2p only if Group got a handle. */
-TRACK_HOT OTHER static int start_other_v4(void *context, void **handle, const struct abi_descriptor_v4 *event)
+TRACK_HOT OTHER static int start_other_v4(void *context, void **handle,
+                                          const struct abi_descriptor_v4 *event)
 {
 	*handle = NULL;
 	if (event->type == ABI_COLL)
@@ -88,7 +95,8 @@ TRACK_HOT static int start_event_v4(void *context, void **handle, struct abi_des
 	const struct abi_kernel_ch *kernel = &event->body.kernel_ch;
 
 	if (track_likely(event->type == ABI_KERNEL_CH) &&
-	    track_likely(track_kernel_start_fast(TRACK, event->parent, kernel->channel, kernel->gpu_ns, handle)))
+	    track_likely(track_kernel_start_fast(TRACK, event->parent, kernel->channel,
+	                                         kernel->gpu_ns, handle)))
 		return NCCL_SUCCESS;
 	return start_other_v4(context, handle, event);
 }
@@ -97,9 +105,11 @@ TRACK_HOT static int start_event_v4(void *context, void **handle, struct abi_des
  * it. */
 OTHER static int coll_call(void *context, void **handle, const struct abi_coll_api *call)
 {
-	const struct event event = {
-		.peer = EVENT_NO_PEER, .func = call->func, .datatype = call->datatype, .count = call->count, .root = call->root
-	};
+	const struct event event = { .peer = EVENT_NO_PEER,
+	                             .func = call->func,
+	                             .datatype = call->datatype,
+	                             .count = call->count,
+	                             .root = call->root };
 
 	if (call->captured) {
 		*handle = handle_of(HANDLE_CAPTURED);
@@ -131,13 +141,16 @@ static inline void replayed(void *context, void *call)
 		clockmix_replayed(TRACK, context);
 }
 
-OTHER static int start_captured_coll(void *context, void **handle, void *call, const struct abi_coll *coll, bool symmetric)
+OTHER static int start_captured_coll(void *context, void **handle, void *call,
+                                     const struct abi_coll *coll, bool symmetric)
 {
 	replayed(context, call);
-	return symmetric ? track_symmetric_coll(TRACK, context, call, coll, handle) : track_coll(TRACK, context, coll, handle);
+	return symmetric ? track_symmetric_coll(TRACK, context, call, coll, handle)
+	                 : track_coll(TRACK, context, coll, handle);
 }
 
-OTHER static int start_captured_p2p(void *context, void **handle, void *call, const struct abi_p2p_v5 *p2p)
+OTHER static int start_captured_p2p(void *context, void **handle, void *call,
+                                    const struct abi_p2p_v5 *p2p)
 {
 	clockmix_replayed(TRACK, context);
 	return track_p2p(TRACK, context, call, p2p->parent_group, &p2p->p2p, handle);
@@ -145,9 +158,9 @@ OTHER static int start_captured_p2p(void *context, void **handle, void *call, co
 
 static inline int start_p2p(void *context, void **handle, void *call, const struct abi_p2p_v5 *p2p)
 {
-	return track_likely(handle_kind(handle_bits(call)) != HANDLE_CAPTURED) ?
-		       track_p2p(TRACK, context, call, p2p->parent_group, &p2p->p2p, handle) :
-		       start_captured_p2p(context, handle, call, p2p);
+	return track_likely(handle_kind(handle_bits(call)) != HANDLE_CAPTURED)
+		   ? track_p2p(TRACK, context, call, p2p->parent_group, &p2p->p2p, handle)
+		   : start_captured_p2p(context, handle, call, p2p);
 }
 
 OTHER static int copy_engine(void *context, const struct abi_ce_coll *ce)
@@ -156,7 +169,8 @@ OTHER static int copy_engine(void *context, const struct abi_ce_coll *ce)
 	return NCCL_SUCCESS;
 }
 
-OTHER static int start_proxy(void *context, void **handle, uint64_t type, void *parent, const union abi_body_v5 *body)
+OTHER static int start_proxy(void *context, void **handle, uint64_t type, void *parent,
+                             const union abi_body_v5 *body)
 {
 	if (type == ABI_PROXY_STEP)
 		*handle = net_step_start(NET, parent);
@@ -175,7 +189,8 @@ static inline int start_group_api(void *context, void **handle, const struct abi
 	return track_likely(!call->captured) ? NCCL_SUCCESS : captured_group(context);
 }
 
-static inline int start_p2p_api(void *context, void **handle, void *group, const struct abi_p2p_api *call)
+static inline int start_p2p_api(void *context, void **handle, void *group,
+                                const struct abi_p2p_api *call)
 {
 	if (!track_likely(!call->captured))
 		return captured_p2p(context, handle);
@@ -184,22 +199,26 @@ static inline int start_p2p_api(void *context, void **handle, void *group, const
 }
 
 static inline int start_other(void *context, void **handle, uint64_t type, void *parent,
-			      const union abi_body_v5 *body, bool symmetric)
+                              const union abi_body_v5 *body, bool symmetric)
 {
 	*handle = NULL;
 	if (type == ABI_COLL) {
 		if (!track_likely(!parent))
-			return start_captured_coll(context, handle, parent, &body->common.coll, symmetric);
-		return symmetric ? track_symmetric_coll(TRACK, context, parent, &body->common.coll, handle) :
-				   track_coll(TRACK, context, &body->common.coll, handle);
+			return start_captured_coll(context, handle, parent, &body->common.coll,
+			                           symmetric);
+		return symmetric ? track_symmetric_coll(TRACK, context, parent, &body->common.coll,
+		                                        handle)
+		                 : track_coll(TRACK, context, &body->common.coll, handle);
 	}
 	if (type == ABI_GROUP)
 		*handle = track_plan_start(TRACK, context);
 	else if (type == ABI_GROUP_API)
 		return start_group_api(context, handle, &body->group_api);
 	else if (type == ABI_COLL_API)
-		return track_likely(!body->coll_api.captured) && track_knows(TRACK, context, body->coll_api.func) ?
-			       NCCL_SUCCESS : coll_call(context, handle, &body->coll_api);
+		return track_likely(!body->coll_api.captured) &&
+		               track_knows(TRACK, context, body->coll_api.func)
+			   ? NCCL_SUCCESS
+			   : coll_call(context, handle, &body->coll_api);
 	else if (type == ABI_P2P)
 		return start_p2p(context, handle, parent, &body->p2p_v5);
 	else if (type == ABI_P2P_API)
@@ -213,7 +232,8 @@ static inline int start_other(void *context, void **handle, uint64_t type, void 
 	return NCCL_SUCCESS;
 }
 
-TRACK_HOT OTHER static int start_other_v5(void *context, void **handle, const struct abi_descriptor_v5 *event)
+TRACK_HOT OTHER static int start_other_v5(void *context, void **handle,
+                                          const struct abi_descriptor_v5 *event)
 {
 	return start_other(context, handle, event->type, event->parent, &event->body, false);
 }
@@ -223,27 +243,32 @@ TRACK_HOT static int start_event_v5(void *context, void **handle, struct abi_des
 	const struct abi_kernel_ch *kernel = &event->body.common.kernel_ch;
 
 	if (track_likely(event->type == ABI_KERNEL_CH) &&
-	    track_likely(track_kernel_start_fast(TRACK, event->parent, kernel->channel, kernel->gpu_ns, handle)))
+	    track_likely(track_kernel_start_fast(TRACK, event->parent, kernel->channel,
+	                                         kernel->gpu_ns, handle)))
 		return NCCL_SUCCESS;
 	return start_other_v5(context, handle, event);
 }
 
 /* Labels, which few operations have. */
-OTHER static int told_v7(const void *context, const void *handle, const struct abi_descriptor_v7 *event)
+OTHER static int told_v7(const void *context, const void *handle,
+                         const struct abi_descriptor_v7 *event)
 {
 	if (event->type == ABI_COLL) {
 		const struct abi_coll_v7 *coll = &event->coll_v7;
 
-		labels_told(TRACK, context, coll->user_tag, coll->is_symmetric ? coll->kernel_variant : NULL,
-			    coll->v5.coll.count * strings_datatype_bytes(coll->v5.coll.datatype), handle);
+		labels_told(TRACK, context, coll->user_tag,
+		            coll->is_symmetric ? coll->kernel_variant : NULL,
+		            coll->v5.coll.count * strings_datatype_bytes(coll->v5.coll.datatype),
+		            handle);
 	} else if (event->type == ABI_P2P) {
 		const struct abi_p2p *p2p = &event->p2p_v7.p2p;
 
 		if (TRACK->options.p2p)
-			labels_told(TRACK, context, event->p2p_v7.user_tag, NULL, p2p->count * strings_datatype_bytes(p2p->datatype), handle);
+			labels_told(TRACK, context, event->p2p_v7.user_tag, NULL,
+			            p2p->count * strings_datatype_bytes(p2p->datatype), handle);
 	} else {
 		labels_told(TRACK, context, event->ce_coll_v7.user_tag, NULL,
-			    track_copy_engine_bytes(TRACK, context, &event->ce_coll_v7.v6), NULL);
+		            track_copy_engine_bytes(TRACK, context, &event->ce_coll_v7.v6), NULL);
 	}
 	return NCCL_SUCCESS;
 }
@@ -256,14 +281,15 @@ static inline bool is_labelled(const struct abi_descriptor_v7 *event)
 	       (event->type == ABI_CE_COLL && event->ce_coll_v7.user_tag);
 }
 
-TRACK_HOT OTHER static int start_other_v7(void *context, void **handle, const struct abi_descriptor_v7 *event)
+TRACK_HOT OTHER static int start_other_v7(void *context, void **handle,
+                                          const struct abi_descriptor_v7 *event)
 {
 	if (event->type == ABI_KERNEL_PHASE) {
 		*handle = track_phase_start(TRACK, event->parent, event->kernel_phase.phase);
 		return NCCL_SUCCESS;
 	}
 	start_other(context, handle, event->type, event->parent, &event->body,
-		    event->type == ABI_COLL && event->coll_v7.is_symmetric);
+	            event->type == ABI_COLL && event->coll_v7.is_symmetric);
 	if (!track_likely(!is_labelled(event)))
 		told_v7(context, *handle, event);
 	if (track_likely(!TRACK->traces))
@@ -280,7 +306,8 @@ TRACK_HOT static int start_event_v7(void *context, void **handle, struct abi_des
 	const struct abi_kernel_ch *kernel = &event->body.common.kernel_ch;
 
 	if (track_likely(event->type == ABI_KERNEL_CH) &&
-	    track_likely(track_kernel_start_fast(TRACK, event->parent, kernel->channel, kernel->gpu_ns, handle)))
+	    track_likely(track_kernel_start_fast(TRACK, event->parent, kernel->channel,
+	                                         kernel->gpu_ns, handle)))
 		return NCCL_SUCCESS;
 	return start_other_v7(context, handle, event);
 }
@@ -313,7 +340,8 @@ TRACK_HOT int tables_stop_event(void *handle)
 	if (track_likely(kind == HANDLE_KERNEL)) /* its end came with state 22 */
 		return NCCL_SUCCESS;
 	if (kind == HANDLE_GROUP)
-		return track_likely(!TRACK->options.host_time) ? track_group_stop(TRACK, handle) : stop_timed_group(handle);
+		return track_likely(!TRACK->options.host_time) ? track_group_stop(TRACK, handle)
+		                                               : stop_timed_group(handle);
 	if (kind != HANDLE_OPERATION || TRACK->traces)
 		return stop_other(handle);
 	return NCCL_SUCCESS;
@@ -337,11 +365,15 @@ TRACK_HOT static int record_event_state(void *handle, int state, union abi_state
 	return track_kernel_stop(TRACK, handle, args->gpu_ns);
 }
 
-EXPORT const struct abi_table_v4 ncclProfiler_v4 = { NAME, init_v4, start_event_v4, tables_stop_event,
-						     record_event_state, tables_finalize };
-EXPORT const struct abi_table_v5 ncclProfiler_v5 = { NAME, init_v5, start_event_v5, tables_stop_event,
-						     record_event_state, tables_finalize };
-EXPORT const struct abi_table_v5 ncclProfiler_v6 = { NAME, init_v6, start_event_v5, tables_stop_event,
-						     record_event_state, tables_finalize };
-EXPORT const struct abi_table_v7 ncclProfiler_v7 = { NAME, init_v7, start_event_v7, tables_stop_event,
-						     record_event_state, tables_finalize };
+EXPORT const struct abi_table_v4 ncclProfiler_v4 = {
+	NAME, init_v4, start_event_v4, tables_stop_event, record_event_state, tables_finalize
+};
+EXPORT const struct abi_table_v5 ncclProfiler_v5 = {
+	NAME, init_v5, start_event_v5, tables_stop_event, record_event_state, tables_finalize
+};
+EXPORT const struct abi_table_v5 ncclProfiler_v6 = {
+	NAME, init_v6, start_event_v5, tables_stop_event, record_event_state, tables_finalize
+};
+EXPORT const struct abi_table_v7 ncclProfiler_v7 = {
+	NAME, init_v7, start_event_v7, tables_stop_event, record_event_state, tables_finalize
+};

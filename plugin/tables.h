@@ -26,8 +26,8 @@ enum { NCCL_SUCCESS = 0 };
 
 /* A communicator comes; `caller`: an address in libnccl. Writes its context and NCCL's activation
  * mask. Gives NCCL_SUCCESS. */
-int tables_init(unsigned api, void **context, uint64_t comm_id, int *mask, const char *name, int nnodes,
-		int nranks, int rank, abi_logger logger, void *caller);
+int tables_init(unsigned api, void **context, uint64_t comm_id, int *mask, const char *name,
+                int nnodes, int nranks, int rank, abi_logger logger, void *caller);
 
 /* A communicator goes; any context. Gives NCCL_SUCCESS. */
 int tables_finalize(void *context);

@@ -62,8 +62,8 @@ static int run_hook(spank_t spank, const char *kind, int word_count, char **word
 		slurm_error(PREFIX "job %" PRIu32 ": the %s hook was killed after %u s",
 		            hook.job_id, kind, DEADLINE_MS / 1000u);
 	else if (rc < 0)
-		slurm_error(PREFIX "job %" PRIu32 ": cannot run the %s hook: %s", hook.job_id,
-		            kind, strerror(-rc));
+		slurm_error(PREFIX "job %" PRIu32 ": cannot run the %s hook: %s", hook.job_id, kind,
+		            strerror(-rc));
 	else if (rc > 0)
 		slurm_error(PREFIX "job %" PRIu32 ": the %s hook ended with wait status %#x",
 		            hook.job_id, kind, (unsigned int)rc);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* taskenv.h - decide which variables of a step's tasks to set, remove and keep.
  *
- * Variables that the user set are kept. A marker variable (internals/hooks.md) lists what we set. It
- * is needed because a step inherits the variables that we gave to its batch step. Without the marker
- * these would look like the user's, and `srun --nccl-inspector=off` could not remove them.
+ * Variables that the user set are kept. A marker variable (internals/hooks.md) lists what we set.
+ * It is needed because a step inherits the variables that we gave to its batch step. Without the
+ * marker these would look like the user's, and `srun --nccl-inspector=off` could not remove them.
  */
 #ifndef NCCL_INSPECTOR_TASKENV_H
 #define NCCL_INSPECTOR_TASKENV_H

@@ -79,7 +79,8 @@ static bool is_library_name(const char *text)
 {
 	size_t len = strlen(text);
 
-	return len > 6 && !strncmp(text, "lib", 3) && !strcmp(text + len - 3, ".so") && !strchr(text, '/');
+	return len > 6 && !strncmp(text, "lib", 3) && !strcmp(text + len - 3, ".so") &&
+	       !strchr(text, '/');
 }
 
 static bool parse_text(enum setting_type type, const char *text)

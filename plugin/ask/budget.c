@@ -62,8 +62,9 @@ static bool measure_less(struct budget *budget, uint64_t now_ns)
 	if (budget->every >= BUDGET_MOST)
 		return false;
 	if (budget->lowered && now_ns - budget->changed_ns < LASTING_NS)
-		budget->patience_ns = budget->patience_ns < MOST_PATIENCE_NS / 2 ? budget->patience_ns * 2 :
-										 MOST_PATIENCE_NS;
+		budget->patience_ns = budget->patience_ns < MOST_PATIENCE_NS / 2
+		                          ? budget->patience_ns * 2
+		                          : MOST_PATIENCE_NS;
 	else
 		budget->patience_ns = PATIENCE_NS;
 	change(budget, budget->every * 2, now_ns);
@@ -83,7 +84,8 @@ static bool measure_more(struct budget *budget, uint64_t now_ns)
  * preempted would weigh as much as a heavy load. */
 static bool judge(struct budget *budget, uint64_t now_ns)
 {
-	uint32_t hot = share_ppm(budget->hot_ns - budget->worst_hot_ns, budget->span_ns - budget->worst_span_ns);
+	uint32_t hot = share_ppm(budget->hot_ns - budget->worst_hot_ns,
+	                         budget->span_ns - budget->worst_span_ns);
 	uint32_t own = share_ppm(budget->own_ns, budget->span_ns);
 	uint32_t half = budget->budget_ppm / 2;
 	uint32_t allowance = own < budget->budget_ppm - half ? budget->budget_ppm - own : half;

@@ -22,17 +22,17 @@
 
 struct budget {
 	uint32_t budget_ppm; /* of one core; 0: no limit */
-	uint32_t every;      /* kernel events for one operation in so many: 1, 2, 4 ... BUDGET_MOST */
-	uint32_t share_ppm;  /* of one core that measuring took in the last window */
+	uint32_t every; /* kernel events for one operation in so many: 1, 2, 4 ... BUDGET_MOST */
+	uint32_t share_ppm; /* of one core that measuring took in the last window */
 	uint64_t last_ns, last_hot_ns, last_own_ns; /* of the last round */
 	/* The window: */
 	unsigned rounds;
 	uint64_t span_ns, hot_ns, own_ns;
 	uint64_t worst_hot_ns, worst_span_ns; /* the round with the most time in calls */
-	uint64_t quiet_ns;    /* below half of the allowance, at this `every` */
-	uint64_t patience_ns; /* for so long it must be, to measure more */
-	uint64_t changed_ns;  /* when `every` last changed; 0: never */
-	bool lowered;         /* then it became less */
+	uint64_t quiet_ns;                    /* below half of the allowance, at this `every` */
+	uint64_t patience_ns;                 /* for so long it must be, to measure more */
+	uint64_t changed_ns;                  /* when `every` last changed; 0: never */
+	bool lowered;                         /* then it became less */
 };
 
 /* Prepares, with every operation measured. */

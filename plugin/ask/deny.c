@@ -5,7 +5,6 @@
 
 #include "base/printable.h"
 
-
 #define MOST_MAJOR 999u
 #define MOST_PART 99u /* minor and patch have two digits in NCCL's own number */
 

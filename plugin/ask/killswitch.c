@@ -22,7 +22,8 @@ static bool open_dir(struct killswitch *killswitch)
 	struct statfs where;
 	const char *path = killswitch->path;
 
-	if (!*path || !descriptor_take(&killswitch->dir, open(path, O_PATH | O_DIRECTORY | O_CLOEXEC)))
+	if (!*path ||
+	    !descriptor_take(&killswitch->dir, open(path, O_PATH | O_DIRECTORY | O_CLOEXEC)))
 		return false;
 	look(killswitch);
 	if (fstatfs(killswitch->dir.fd, &where) == 0 &&

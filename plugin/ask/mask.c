@@ -64,10 +64,11 @@ void mask_init(struct mask *mask, const struct config *config, struct track *tra
 	if (deny_lists(config->deny_nccl, mask->header->nccl_version, bad, sizeof(bad))) {
 		track_follow(track, false);
 		atomic_store(&mask->header->silent, BOX_SILENT_DENIED);
-		say(mask, "this NCCL is on the site's list NCCL_INSPECTOR_DENY_NCCL: nothing is measured");
+		say(mask, "this NCCL is on the site's list NCCL_INSPECTOR_DENY_NCCL: nothing is "
+		          "measured");
 	} else if (*bad) {
 		snprintf(mask->message, sizeof(mask->message),
-			 "NCCL_INSPECTOR_DENY_NCCL: '%s' is neither a version nor a range", bad);
+		         "NCCL_INSPECTOR_DENY_NCCL: '%s' is neither a version nor a range", bad);
 	}
 }
 
@@ -100,8 +101,8 @@ static void speak(struct mask_library *library)
 {
 	int nothing = 0;
 
-	__atomic_compare_exchange_n(library->nccl_mask, &nothing, library->before, false, __ATOMIC_RELAXED,
-				    __ATOMIC_RELAXED);
+	__atomic_compare_exchange_n(library->nccl_mask, &nothing, library->before, false,
+	                            __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 	library->watch = WATCH_ROUNDS;
 }
 
@@ -152,7 +153,8 @@ static void make_current(struct mask *mask, unsigned library)
 	mask->current = library;
 	if (library < MASK_LIBRARIES)
 		atomic_store(&mask->track->mask_all, mask->library[library].wanted);
-	atomic_store(&mask->track->mask, library < MASK_LIBRARIES ? mask->library[library].nccl_mask : NULL);
+	atomic_store(&mask->track->mask,
+	             library < MASK_LIBRARIES ? mask->library[library].nccl_mask : NULL);
 }
 
 /* What the hot path's last, late store has left is put right. */
@@ -160,7 +162,8 @@ static void look_for_late_stores(const struct mask *mask, struct mask_library *l
 {
 	bool silent = mask_is_silent(mask);
 	int want = silent ? 0 : library->wanted, had;
-	bool is_sampled = !silent && mask->budget.every > 1 && library == &mask->library[mask->current];
+	bool is_sampled =
+	    !silent && mask->budget.every > 1 && library == &mask->library[mask->current];
 
 	if (!library->comms || !library->watch || is_sampled)
 		return;
@@ -168,7 +171,8 @@ static void look_for_late_stores(const struct mask *mask, struct mask_library *l
 	if (had == want) {
 		library->watch--;
 	} else if (is_ours(library, had)) {
-		__atomic_compare_exchange_n(library->nccl_mask, &had, want, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+		__atomic_compare_exchange_n(library->nccl_mask, &had, want, false, __ATOMIC_RELAXED,
+		                            __ATOMIC_RELAXED);
 		library->watch = WATCH_ROUNDS;
 	} else {
 		library->watch = 0; /* somebody else's value */
@@ -179,7 +183,8 @@ static void look_for_late_stores(const struct mask *mask, struct mask_library *l
 static void look_for_masking(const struct mask *mask, const struct mask_library *library)
 {
 	if (library->comms && !mask_is_silent(mask) && library->wanted & ABI_KERNEL_CH &&
-	    mask->track->options.api >= 7 && !(__atomic_load_n(library->nccl_mask, __ATOMIC_RELAXED) & ABI_KERNEL_CH))
+	    mask->track->options.api >= 7 &&
+	    !(__atomic_load_n(library->nccl_mask, __ATOMIC_RELAXED) & ABI_KERNEL_CH))
 		clockmix_unasked(mask->track);
 }
 
@@ -223,7 +228,8 @@ void mask_want(struct mask *mask, unsigned number, int wanted)
 	if (number == mask->current)
 		atomic_store(&mask->track->mask_all, wanted);
 	if (was_ours && !mask_is_silent(mask))
-		__atomic_compare_exchange_n(library->nccl_mask, &had, wanted, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+		__atomic_compare_exchange_n(library->nccl_mask, &had, wanted, false,
+		                            __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 	library->watch = WATCH_ROUNDS;
 }
 
@@ -264,12 +270,14 @@ static void say_share(struct mask *mask, uint64_t now_ns)
 	mask->said_ns = now_ns;
 	if (budget->every > 1)
 		snprintf(mask->message, sizeof(mask->message),
-			 "measuring takes %.2f %% of a core of the %.2f %% allowed: one operation in %u is timed from now on",
-			 percent, allowed, budget->every);
+		         "measuring takes %.2f %% of a core of the %.2f %% allowed: one operation "
+		         "in %u is timed from now on",
+		         percent, allowed, budget->every);
 	else
 		snprintf(mask->message, sizeof(mask->message),
-			 "measuring takes %.2f %% of a core of the %.2f %% allowed: every operation is timed again", percent,
-			 allowed);
+		         "measuring takes %.2f %% of a core of the %.2f %% allowed: every "
+		         "operation is timed again",
+		         percent, allowed);
 }
 
 static void keep_budget(struct mask *mask, uint64_t now_ns)

@@ -59,8 +59,9 @@ uint64_t clock_calibrate(void)
 		struct instant second = take_instant();
 
 		if (second.tick > first.tick && second.ns > first.ns)
-			ns_per_tick_q32 = (uint64_t)(((unsigned __int128)(second.ns - first.ns) << 32) /
-						     (second.tick - first.tick));
+			ns_per_tick_q32 =
+			    (uint64_t)(((unsigned __int128)(second.ns - first.ns) << 32) /
+			               (second.tick - first.tick));
 	}
 	if (!ns_per_tick_q32) {
 		clock_has_counter = false;

@@ -27,8 +27,9 @@ static bool look_the_old_way(int dir_fd, const char *name, struct file_found *fo
 
 	if (syscall(SYS_newfstatat, dir_fd, name, &old, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW))
 		return false;
-	*found = (struct file_found){ { major(old.st_dev), minor(old.st_dev), old.st_ino }, (uint64_t)old.st_size,
-				      old.st_nlink > 0 };
+	*found = (struct file_found){ { major(old.st_dev), minor(old.st_dev), old.st_ino },
+	                              (uint64_t)old.st_size,
+	                              old.st_nlink > 0 };
 	return true;
 }
 
@@ -37,17 +38,19 @@ bool file_look(int dir_fd, const char *name, struct file_found *found)
 	struct statx now;
 
 	if (dir_fd < 0 || statx(dir_fd, name, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW,
-				STATX_NLINK | STATX_INO | STATX_SIZE, &now))
+	                        STATX_NLINK | STATX_INO | STATX_SIZE, &now))
 		return dir_fd >= 0 && look_the_old_way(dir_fd, name, found);
-	*found = (struct file_found){ { now.stx_dev_major, now.stx_dev_minor, now.stx_ino }, now.stx_size,
-				      now.stx_nlink > 0 };
+	*found = (struct file_found){ { now.stx_dev_major, now.stx_dev_minor, now.stx_ino },
+	                              now.stx_size,
+	                              now.stx_nlink > 0 };
 	return true;
 }
 
 bool file_is_same(const struct file_identity *known, const struct file_found *found)
 {
 	return known->device_major == found->identity.device_major &&
-	       known->device_minor == found->identity.device_minor && known->inode == found->identity.inode;
+	       known->device_minor == found->identity.device_minor &&
+	       known->inode == found->identity.inode;
 }
 
 bool descriptor_take(struct descriptor *descriptor, int fd)
@@ -68,7 +71,7 @@ bool descriptor_take(struct descriptor *descriptor, int fd)
 int descriptor_fd(struct descriptor *descriptor, struct file_found *found)
 {
 	int fd = atomic_load(&descriptor->fd);
-	struct file_found here = {0};
+	struct file_found here = { 0 };
 
 	if (!found)
 		found = &here;

@@ -19,7 +19,8 @@ int directory_open(const char *path)
 	if (length >= sizeof(part))
 		return -ENAMETOOLONG;
 	memcpy(part, path, length + 1);
-	for (char *slash = strchr(part + (*part == '/'), '/'); slash; slash = strchr(slash + 1, '/')) {
+	for (char *slash = strchr(part + (*part == '/'), '/'); slash;
+	     slash = strchr(slash + 1, '/')) {
 		*slash = '\0';
 		mkdir(part, 0755); /* what is wrong shows at the last one */
 		*slash = '/';

@@ -48,10 +48,34 @@ char *put_17g(char *to, double value)
 {
 	/* A binary digit more is a decimal more: n / 2^k is n * 5^k / 10^k. */
 	static const uint64_t powers_of_5[MAX_BINARY_DIGITS + 1] = {
-		1u, 5u, 25u, 125u, 625u, 3125u, 15625u, 78125u, 390625u, 1953125u, 9765625u, 48828125u, 244140625u,
-		1220703125u, 6103515625u, 30517578125u, 152587890625u, 762939453125u, 3814697265625u,
-		19073486328125u, 95367431640625u, 476837158203125u, 2384185791015625u, 11920928955078125u,
-		59604644775390625u, 298023223876953125u, 1490116119384765625u, 7450580596923828125u,
+		1u,
+		5u,
+		25u,
+		125u,
+		625u,
+		3125u,
+		15625u,
+		78125u,
+		390625u,
+		1953125u,
+		9765625u,
+		48828125u,
+		244140625u,
+		1220703125u,
+		6103515625u,
+		30517578125u,
+		152587890625u,
+		762939453125u,
+		3814697265625u,
+		19073486328125u,
+		95367431640625u,
+		476837158203125u,
+		2384185791015625u,
+		11920928955078125u,
+		59604644775390625u,
+		298023223876953125u,
+		1490116119384765625u,
+		7450580596923828125u,
 	};
 	uint64_t digits;
 	int k;
@@ -62,7 +86,8 @@ char *put_17g(char *to, double value)
 		if (k <= 0 && value < (double)DIGITS_17)
 			return put_u64(to, digits << -k);
 		/* Below 10^-4 printf writes an exponent. */
-		if (k > 0 && k <= MAX_BINARY_DIGITS && !__builtin_mul_overflow(digits, powers_of_5[k], &digits) &&
+		if (k > 0 && k <= MAX_BINARY_DIGITS &&
+		    !__builtin_mul_overflow(digits, powers_of_5[k], &digits) &&
 		    digits < DIGITS_17 && digits_of(digits) + 4 > (unsigned)k)
 			return add_fraction(to, digits, (unsigned)k);
 	}

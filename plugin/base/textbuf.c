@@ -45,7 +45,8 @@ void textbuf_add(struct textbuf *text, const char *format, ...)
 		return;
 	/* clang-tidy 14 does not see that va_start initializes the list. */
 	va_start(list, format);
-	int length = vsnprintf(text->data + text->length, text->room - text->length, format, list); // NOLINT
+	int length =
+	    vsnprintf(text->data + text->length, text->room - text->length, format, list); // NOLINT
 	va_end(list);
 	if (length < 0) {
 		text->failed = true;

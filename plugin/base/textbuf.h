@@ -20,7 +20,8 @@ struct textbuf {
 void textbuf_clear(struct textbuf *text);
 
 /* Adds what printf makes of the arguments. */
-__attribute__((format(printf, 2, 3))) void textbuf_add(struct textbuf *text, const char *format, ...);
+__attribute__((format(printf, 2, 3))) void textbuf_add(struct textbuf *text, const char *format,
+                                                       ...);
 
 /* Adds `length` bytes; a string literal. */
 void textbuf_add_bytes(struct textbuf *text, const char *bytes, size_t length);

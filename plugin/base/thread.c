@@ -54,7 +54,7 @@ static void *run(void *argument)
 static size_t stack_bytes(const pthread_attr_t *attributes)
 {
 	size_t (*minimum)(const pthread_attr_t *) =
-		(size_t(*)(const pthread_attr_t *))dlsym(RTLD_DEFAULT, "__pthread_get_minstack");
+	    (size_t (*)(const pthread_attr_t *))dlsym(RTLD_DEFAULT, "__pthread_get_minstack");
 
 	return STACK_BYTES + (minimum ? minimum(attributes) : 3 * STACK_BYTES);
 }

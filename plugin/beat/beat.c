@@ -16,8 +16,8 @@
 
 #define ROUND_NS 1000000000ull
 #define ROUND_SPREAD_NS 125000000ull
-/* With 100,000 operations a second a quarter of the room is used from one drain to the next; if they
- * come all at once after a pause, 32,000 a second use all of it. */
+/* With 100,000 operations a second a quarter of the room is used from one drain to the next; if
+ * they come all at once after a pause, 32,000 a second use all of it. */
 #define DRAIN_MIN_NS 20000000ull
 #define DRAIN_MAX_NS 250000000ull
 #define SNAPSHOT_NS 30000000000ull /* of a box that is not on tmpfs, where there is no interval */
@@ -27,7 +27,7 @@ static void prom_name(const struct beat *beat, unsigned gpu, char *name, size_t 
 	const char *uuid = beat->box->header->gpu[gpu].uuid;
 
 	snprintf(name, room, "nccl_inspector_metrics_%s_%s.prom", uuid[0] ? uuid : "unknown",
-		 box_process(beat->box));
+	         box_process(beat->box));
 }
 
 static void log_failure(struct beat *beat, const char *name, int error)
@@ -35,8 +35,9 @@ static void log_failure(struct beat *beat, const char *name, int error)
 	char message[320];
 
 	if (!beat->failing && beat->log) {
-		snprintf(message, sizeof(message), "cannot write %.200s: %s; its metrics are withdrawn until it can",
-			 name, strerror(-error));
+		snprintf(message, sizeof(message),
+		         "cannot write %.200s: %s; its metrics are withdrawn until it can", name,
+		         strerror(-error));
 		beat->log(message);
 	}
 	beat->failing = true;
@@ -53,11 +54,13 @@ static int open_dir(struct beat *beat)
 
 	if (fd >= 0)
 		return fd;
-	fd = beat->config->make_dir ? directory_open(path) : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	fd = beat->config->make_dir ? directory_open(path)
+	                            : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (!descriptor_take(&beat->dir, fd) && beat->config->make_dir)
 		log_failure(beat, path, fd < 0 ? fd : -EIO);
 	/* The job's directory is what it was when the process began, or gone. */
-	if (!beat->config->make_dir && descriptor_fd(&beat->dir, &found) >= 0 && !file_is_same(&before, &found)) {
+	if (!beat->config->make_dir && descriptor_fd(&beat->dir, &found) >= 0 &&
+	    !file_is_same(&before, &found)) {
 		descriptor_close(&beat->dir);
 		beat->dir.identity = before;
 	}
@@ -150,8 +153,9 @@ static void one_beat(struct beat *beat)
 
 	beat->own_ns += cpu_ns;
 	atomic_fetch_add(&header->self_ns, cpu_ns);
-	atomic_store(&header->hot_ns, TRACK_HOT_SAMPLE * clock_ticks_to_ns(atomic_load(&beat->track->hot_ticks),
-									   beat->track->ns_per_tick_q32));
+	atomic_store(&header->hot_ns,
+	             TRACK_HOT_SAMPLE * clock_ticks_to_ns(atomic_load(&beat->track->hot_ticks),
+	                                                  beat->track->ns_per_tick_q32));
 	pthread_mutex_lock(beat->tables); /* nothing is folded while slots are looked at */
 	sweep_round(&beat->sweep, beat->track, now);
 	timeline_round(&beat->timeline, beat->box, clock_ns(CLOCK_REALTIME));
@@ -179,7 +183,9 @@ static uint64_t drain(struct beat *beat, uint64_t waited_ns)
 	pthread_mutex_unlock(beat->tables);
 	uint64_t wait_ns = waited_ns * (ENDS_CHUNKS * ENDS_CHUNK / 4) / (taken + 1u);
 
-	return wait_ns < DRAIN_MIN_NS ? DRAIN_MIN_NS : wait_ns > DRAIN_MAX_NS ? DRAIN_MAX_NS : wait_ns;
+	return wait_ns < DRAIN_MIN_NS   ? DRAIN_MIN_NS
+	       : wait_ns > DRAIN_MAX_NS ? DRAIN_MAX_NS
+	                                : wait_ns;
 }
 
 static void end(struct beat *beat)

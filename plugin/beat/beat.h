@@ -25,11 +25,11 @@ struct beat {
 	pthread_mutex_t *tables; /* held while the tables are read, never over I/O */
 	/* none: nowhere to write; config.make_dir: the thread's own business. */
 	struct descriptor dir;
-	uint64_t own_ns;         /* CPU time of the thread so far */
-	struct thread thread;    /* to be started, stopped and waited for as any */
-	_Atomic uint32_t published; /* bit i: the file of GPU i is there */
-	_Atomic bool closing;       /* the process is ending: publish nothing more */
-	bool failing;               /* the last write failed, and was logged */
+	uint64_t own_ns;                  /* CPU time of the thread so far */
+	struct thread thread;             /* to be started, stopped and waited for as any */
+	_Atomic uint32_t published;       /* bit i: the file of GPU i is there */
+	_Atomic bool closing;             /* the process is ending: publish nothing more */
+	bool failing;                     /* the last write failed, and was logged */
 	void (*log)(const char *message); /* without the lock */
 	struct net *net;
 	void (*ask_anew)(void); /* net_events has changed; called under `tables` */

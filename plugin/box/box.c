@@ -20,12 +20,12 @@ static void lay_out(struct box_header *header)
 {
 	uint32_t end = PAGE;
 
-#define TABLE(name, type, rows)                          \
-	do {                                             \
-		header->name##_offset = end;             \
-		header->name##_bytes = sizeof(type);     \
-		header->name##_count = (rows);           \
-		end += (uint32_t)sizeof(type) * (rows);  \
+#define TABLE(name, type, rows)                                                                    \
+	do {                                                                                       \
+		header->name##_offset = end;                                                       \
+		header->name##_bytes = sizeof(type);                                               \
+		header->name##_count = (rows);                                                     \
+		end += (uint32_t)sizeof(type) * (rows);                                            \
 	} while (0)
 	TABLE(comm, struct box_comm, BOX_COMMS);
 	TABLE(key, struct box_key, BOX_KEYS);
@@ -65,12 +65,13 @@ static int create_file(struct box *box, int dir_fd, const char *step)
 
 	for (int n = 0; n < NAME_TRIES; n++) {
 		int length = snprintf(box->stem, sizeof(box->stem), n ? "%s%s_%d.%d" : "%s%s_%d",
-				      BOX_STEM, step, (int)getpid(), n);
+		                      BOX_STEM, step, (int)getpid(), n);
 
 		if (length < 0 || (size_t)length >= sizeof(box->stem))
 			return -ENAMETOOLONG;
 		snprintf(name, sizeof(name), "%s.box", box->stem);
-		int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0400);
+		int fd =
+		    openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0400);
 
 		if (fd >= 0)
 			/* Before it is locked: closing any descriptor unlocks. */
@@ -141,8 +142,9 @@ int box_open(struct box *box, int dir_fd, const char *step, int *file_error)
 	}
 	box->mapped = box->file.fd >= 0 && is_memory_fs(box->file.fd);
 	map = mmap(NULL, box->bytes, PROT_READ | PROT_WRITE,
-		   box->mapped ? MAP_SHARED | MAP_POPULATE : MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
-		   box->mapped ? box->file.fd : -1, 0);
+	           box->mapped ? MAP_SHARED | MAP_POPULATE
+	                       : MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
+	           box->mapped ? box->file.fd : -1, 0);
 	if (map == MAP_FAILED)
 		return -errno;
 	memcpy(map, &layout, sizeof(layout));
@@ -184,16 +186,16 @@ void box_set_state(struct box *box, enum box_state state)
 	atomic_store(&box->header->state, state);
 	int fd = box->mapped ? -1 : descriptor_fd(&box->file, NULL);
 
-	if (fd >= 0 &&
-	    pwrite(fd, &box->header->state, sizeof(box->header->state),
-		   offsetof(struct box_header, state)) < 0)
+	if (fd >= 0 && pwrite(fd, &box->header->state, sizeof(box->header->state),
+	                      offsetof(struct box_header, state)) < 0)
 		return; /* the file then says "killed": there is nobody left to tell */
 }
 
 void box_leave(struct box *box)
 {
-	if (box->mapped && mmap(box->header, box->bytes, PROT_READ | PROT_WRITE,
-				MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED)
+	if (box->mapped &&
+	    mmap(box->header, box->bytes, PROT_READ | PROT_WRITE,
+	         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED)
 		box->mapped = false;
 	descriptor_close(&box->file);
 }

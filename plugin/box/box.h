@@ -29,7 +29,7 @@
 
 /* Communicators counted in full at one time: sixteen of each of eight GPUs. */
 #define BOX_LIVE_COMMS 128u
-#define BOX_FOLDED_COMMS 32u  /* destroyed ones, folded by (name, nranks, nnodes, rank) */
+#define BOX_FOLDED_COMMS 32u /* destroyed ones, folded by (name, nranks, nnodes, rank) */
 #define BOX_COMMS (BOX_LIVE_COMMS + BOX_FOLDED_COMMS)
 /* The last two are of no communicator alone: "(others)" has folded ones that find no other record,
  * "(more kinds)" what live communicators do beyond the kinds that have a key of their own
@@ -47,13 +47,13 @@
 #define BOX_NET_QUEUES 4u     /* queue pairs of each that are told apart */
 #define BOX_SAMPLES 32768u    /* exact records of operations */
 #define BOX_SAMPLE_KINDS 256u
-#define BOX_SAMPLE_BITS 34u   /* length and period of the first bursts: 17 s, without a gap */
+#define BOX_SAMPLE_BITS 34u /* length and period of the first bursts: 17 s, without a gap */
 #define BOX_SAMPLE_LENGTH_BITS_MIN 24u
 #define BOX_SAMPLE_PERIOD_BITS_MAX 48u
-#define BOX_UNIONS 8u         /* GPUs whose busy time is followed */
+#define BOX_UNIONS 8u          /* GPUs whose busy time is followed */
 #define BOX_UNION_WINDOWS 384u /* of each; an even number */
-#define BOX_CHANNELS 64u      /* of an operation, at most */
-#define BOX_UNION_S 10u       /* length of a window while there is room for all */
+#define BOX_CHANNELS 64u       /* of an operation, at most */
+#define BOX_UNION_S 10u        /* length of a window while there is room for all */
 /* Places of each kind of label; the last one is of all others of the kind. */
 #define BOX_LABEL_USER_TAGS 24u
 #define BOX_LABEL_KERNELS 16u
@@ -79,14 +79,29 @@ enum box_drop {
 
 /* Our numbers for NCCL's names; 0 is always "not known". */
 enum box_func {
-	BOX_FUNC_UNKNOWN, BOX_FUNC_ALLREDUCE, BOX_FUNC_ALLGATHER, BOX_FUNC_REDUCESCATTER,
-	BOX_FUNC_BROADCAST, BOX_FUNC_REDUCE, BOX_FUNC_ALLTOALL, BOX_FUNC_GATHER, BOX_FUNC_SCATTER,
-	BOX_FUNC_SEND, BOX_FUNC_RECV, BOX_FUNC_SENDRECV,
+	BOX_FUNC_UNKNOWN,
+	BOX_FUNC_ALLREDUCE,
+	BOX_FUNC_ALLGATHER,
+	BOX_FUNC_REDUCESCATTER,
+	BOX_FUNC_BROADCAST,
+	BOX_FUNC_REDUCE,
+	BOX_FUNC_ALLTOALL,
+	BOX_FUNC_GATHER,
+	BOX_FUNC_SCATTER,
+	BOX_FUNC_SEND,
+	BOX_FUNC_RECV,
+	BOX_FUNC_SENDRECV,
 	BOX_FUNCS,
 };
 enum box_algo {
-	BOX_ALGO_UNKNOWN, BOX_ALGO_TREE, BOX_ALGO_RING, BOX_ALGO_COLLNET_DIRECT, BOX_ALGO_COLLNET_CHAIN,
-	BOX_ALGO_NVLS, BOX_ALGO_NVLS_TREE, BOX_ALGO_PAT,
+	BOX_ALGO_UNKNOWN,
+	BOX_ALGO_TREE,
+	BOX_ALGO_RING,
+	BOX_ALGO_COLLNET_DIRECT,
+	BOX_ALGO_COLLNET_CHAIN,
+	BOX_ALGO_NVLS,
+	BOX_ALGO_NVLS_TREE,
+	BOX_ALGO_PAT,
 	/* Ours, for what NCCL runs without one of its algorithms: */
 	BOX_ALGO_GROUP, /* Sends and Recvs of one call, such as an all-to-all */
 	BOX_ALGO_CE,    /* copy engines */
@@ -95,19 +110,19 @@ enum box_algo {
 };
 enum box_proto { BOX_PROTO_UNKNOWN, BOX_PROTO_LL, BOX_PROTO_LL128, BOX_PROTO_SIMPLE, BOX_PROTOS };
 
-struct box_gpu {            /* 128 bytes; unused entries have an empty uuid */
-	char uuid[48];      /* "GPU-xxxxxxxx-...", empty when the driver did not tell */
+struct box_gpu {       /* 128 bytes; unused entries have an empty uuid */
+	char uuid[48]; /* "GPU-xxxxxxxx-...", empty when the driver did not tell */
 	char pci_bus_id[32];
-	int32_t minor;      /* of /dev/nvidiaN, -1 when not known */
+	int32_t minor; /* of /dev/nvidiaN, -1 when not known */
 	uint32_t used;
-	char label[40];     /* value of the label `gpu` */
+	char label[40]; /* value of the label `gpu` */
 };
 
 /* Converts ticks: ns = ticks * ns_per_tick_q32 / 2^32. For a time of day count from beat_tick and
  * beat_real_ns, which are near, rather than from here. */
 struct box_clock {
 	uint64_t tick0;
-	uint64_t real0_ns;   /* CLOCK_REALTIME at tick0 */
+	uint64_t real0_ns; /* CLOCK_REALTIME at tick0 */
 	uint64_t ns_per_tick_q32;
 };
 
@@ -155,13 +170,13 @@ struct box_header { /* 4096 bytes */
 	uint32_t union_offset, union_bytes, union_count;
 	uint32_t skew_offset, skew_bytes, skew_count;
 	uint32_t label_offset, label_bytes, label_count;
-	uint32_t pid, uid, step_id, procid, localid;  /* UINT32_MAX: not known */
-	uint32_t api_version, nccl_version;           /* NCCL: 23007 is 2.30.7, 0 not known */
-	uint32_t array_job_id, array_task_id;         /* as in 810_3; UINT32_MAX: no array */
-	uint32_t timing; /* enum box_timing */
-	uint64_t job_id; /* 0: not known */
+	uint32_t pid, uid, step_id, procid, localid; /* UINT32_MAX: not known */
+	uint32_t api_version, nccl_version;          /* NCCL: 23007 is 2.30.7, 0 not known */
+	uint32_t array_job_id, array_task_id;        /* as in 810_3; UINT32_MAX: no array */
+	uint32_t timing;                             /* enum box_timing */
+	uint64_t job_id;                             /* 0: not known */
 	char plugin_version[16];
-	char node[64];     /* SLURMD_NODENAME, else the host name */
+	char node[64]; /* SLURMD_NODENAME, else the host name */
 	struct box_clock clock;
 	struct box_gpu gpu[BOX_GPUS];
 	/* What follows changes while the process runs. */
@@ -173,14 +188,14 @@ struct box_header { /* 4096 bytes */
 	_Atomic uint64_t series_dropped;
 	_Atomic uint64_t self_ns; /* CPU time of the plugin's own threads */
 	_Atomic uint64_t comms_created, comms_destroyed;
-	_Atomic uint64_t hot_ns;   /* time inside NCCL's calls, from samples */
-	_Atomic uint32_t silent;   /* enum box_silent */
+	_Atomic uint64_t hot_ns; /* time inside NCCL's calls, from samples */
+	_Atomic uint32_t silent; /* enum box_silent */
 	/* Kernel events are asked for one operation in so many; 1: for all. */
 	_Atomic uint32_t sampling;
 	_Atomic uint64_t silent_ns;  /* how long nothing was measured, summed */
 	_Atomic uint64_t sampled_ns; /* how long `sampling` was above 1, summed */
 	_Atomic uint64_t json_lines;
-	_Atomic uint32_t net_on;   /* network detail is being taken; net_ns: summed */
+	_Atomic uint32_t net_on; /* network detail is being taken; net_ns: summed */
 	/* Operations and steps of the proxy that were told meanwhile and not followed. */
 	_Atomic uint32_t net_missed;
 	_Atomic uint64_t net_ns;
@@ -188,7 +203,7 @@ struct box_header { /* 4096 bytes */
 	_Atomic uint32_t sample_seq; /* odd while samples are dropped or windows moved */
 	_Atomic uint32_t sample_length_bits, sample_period_bits;
 	uint32_t reserved1;
-	_Atomic uint64_t samples_kept;     /* how many are in the table now */
+	_Atomic uint64_t samples_kept; /* how many are in the table now */
 	/* Operations that were over and found no room on their way to the table. */
 	_Atomic uint64_t samples_lost;
 	/* Of an operation for which no kind was left, or no union. */
@@ -242,8 +257,8 @@ struct box_comm { /* 256 bytes */
 	_Alignas(64) _Atomic uint32_t busy; /* odd while somebody adds: exactly one does */
 	_Atomic uint32_t end_place;         /* the plugin's own (hot/ends.h) */
 	_Atomic uint64_t completed;
-	_Atomic uint64_t started;            /* whose kernel began, among those that are over */
-	_Atomic uint64_t last_sequence;      /* highest index that completed */
+	_Atomic uint64_t started;       /* whose kernel began, among those that are over */
+	_Atomic uint64_t last_sequence; /* highest index that completed */
 	/* When the beat thread last found one more; 0 before the first. */
 	_Atomic uint64_t last_progress_tick;
 	/* GPU clock and our clock: smallest distance in the present and in the last 10 s. It may
@@ -264,14 +279,14 @@ struct box_skew { /* 576 bytes, at the place of the communicator */
 	_Atomic uint64_t late_ns[BOX_CHANNELS];
 };
 
-struct box_key { /* 128 bytes: one kind of operation of one communicator */
+struct box_key {                /* 128 bytes: one kind of operation of one communicator */
 	_Atomic uint64_t begun; /* stored first: equal to ops while nobody is adding */
 	_Atomic uint64_t ops;   /* stored last */
 	_Atomic uint64_t bytes;
 	_Atomic uint64_t busy_ns;
-	_Atomic uint64_t min_ns, max_ns; /* min_ns 0 before the first; min only shrinks */
-	_Atomic int64_t log2_rate_q20;   /* sum over operations of log2(bytes / ns), in 2^-20 */
-	_Atomic uint64_t last_index;     /* of the operations in here (struct box_comm) */
+	_Atomic uint64_t min_ns, max_ns;    /* min_ns 0 before the first; min only shrinks */
+	_Atomic int64_t log2_rate_q20;      /* sum over operations of log2(bytes / ns), in 2^-20 */
+	_Atomic uint64_t last_index;        /* of the operations in here (struct box_comm) */
 	_Alignas(64) _Atomic uint32_t used; /* 1: the members below are valid */
 	uint32_t comm;                      /* index of struct box_comm */
 	uint8_t func, size_class, algo, proto; /* size_class: floor(log2(bytes)); 0 for 0 and 1 */
@@ -297,7 +312,7 @@ enum box_op_state { BOX_OP_FREE, BOX_OP_FILLING, BOX_OP_USED, BOX_OP_GIVEN_UP };
 /* One of several collectives that one kernel runs: its times are theirs together. */
 #define BOX_ENTRY_PLAN (UINT32_MAX - 1)
 
-struct box_op { /* 128 bytes: one operation in flight */
+struct box_op {                      /* 128 bytes: one operation in flight */
 	_Atomic uint32_t generation; /* counts up by four a use, + enum box_op_state */
 	_Atomic uint32_t comm;       /* index of struct box_comm */
 	_Atomic uint32_t comm_generation;
@@ -307,7 +322,7 @@ struct box_op { /* 128 bytes: one operation in flight */
 	_Atomic uint32_t peer_entry; /* index of struct box_peer, BOX_ENTRY_NONE, BOX_ENTRY_PLAN */
 	/* The plugin's own: number of its group + 1, 0: none | of its plan << 16. */
 	_Atomic uint32_t group;
-	_Atomic uint64_t index;      /* struct box_comm */
+	_Atomic uint64_t index; /* struct box_comm */
 	/* NCCL's seqNumber, from 0: per communicator and function. Of a Send or Recv its number
 	 * among those of this function with this peer, from 1. */
 	_Atomic uint64_t sequence;
@@ -339,7 +354,7 @@ struct box_peer { /* 64 bytes: Sends or Recvs between this rank and one other */
 };
 
 /* One window of a time line. Windows without operations are not there. */
-struct box_window { /* 64 bytes */
+struct box_window {               /* 64 bytes */
 	_Atomic uint32_t start_s; /* CLOCK_REALTIME, a multiple of the line's window_s */
 	/* The beat thread looked that late: operations from then are in here too. */
 	_Atomic uint32_t late_ms;
@@ -365,16 +380,16 @@ struct box_line { /* 64 bytes, then its windows */
 
 /* What the network proxy waits for (NCCL's ProxyStep states). */
 enum box_net_state {
-	BOX_NET_GPU,      /* send: for the GPU's data; receive: for the GPU to take them */
-	BOX_NET_PEER,     /* send: for the receiver's credit */
-	BOX_NET_WIRE,     /* send: on the network; receive: for the data, whoever is late */
-	BOX_NET_FLUSH,    /* receive: flush to the GPU's memory */
+	BOX_NET_GPU,   /* send: for the GPU's data; receive: for the GPU to take them */
+	BOX_NET_PEER,  /* send: for the receiver's credit */
+	BOX_NET_WIRE,  /* send: on the network; receive: for the data, whoever is late */
+	BOX_NET_FLUSH, /* receive: flush to the GPU's memory */
 	BOX_NET_STATES,
 };
 
 /* What went over one queue pair of NCCL's InfiniBand transport. Each adapter numbers its own
  * pairs. */
-struct box_net_queue { /* 24 bytes */
+struct box_net_queue {             /* 24 bytes */
 	_Atomic uint64_t requests; /* that were posted */
 	_Atomic uint64_t bytes;    /* that they sent; NCCL does not tell how many a receive takes */
 	/* device << BOX_QUEUE_NUMBER_BITS | number of the queue pair; 0: free. The device is which
@@ -389,8 +404,8 @@ struct box_net_queue { /* 24 bytes */
 /* One direction between this rank and one peer. The time of a channel counts for the state of its
  * oldest unfinished step: those behind it are said to wait for the GPU, whatever they wait for. The
  * beat thread adds what is waited for just now. */
-struct box_net { /* 192 bytes */
-	_Atomic uint64_t steps; /* that were followed */
+struct box_net {                             /* 192 bytes */
+	_Atomic uint64_t steps;              /* that were followed */
 	_Atomic uint64_t ns[BOX_NET_STATES]; /* summed over channels */
 	_Atomic uint32_t used; /* 1: valid, if the communicator's record still has the generation */
 	uint32_t comm, comm_generation;
@@ -401,7 +416,7 @@ struct box_net { /* 192 bytes */
 	/* On the network, as NCCL told of each step: with the flags of LL and LL128. */
 	_Atomic uint64_t bytes;
 	/* The rest only comes from an NCCL that was built with NET_PROFILER=1. */
-	_Atomic uint64_t socket_requests; /* of NCCL's socket transport */
+	_Atomic uint64_t socket_requests;             /* of NCCL's socket transport */
 	_Atomic uint64_t other_requests, other_bytes; /* over queue pairs beyond those below */
 	struct box_net_queue queues[BOX_NET_QUEUES];
 };
@@ -431,7 +446,7 @@ enum box_sample_flag {
  *     (ns & (2^sample_period_bits - 1)) < 2^sample_length_bits.
  * Bursts only become shorter and rarer, by powers of two, so those of any two processes are the
  * same or one's contain the other's. The table is in no order. */
-struct box_sample { /* 32 bytes */
+struct box_sample {                /* 32 bytes */
 	_Atomic uint64_t start_ns; /* GPU's clock (v3: ours); stored last; 0: free */
 	uint64_t stop_ns;
 	/* Which one it is: the same number on all ranks of a communicator. From 1, the low 32 bits
@@ -439,37 +454,37 @@ struct box_sample { /* 32 bytes */
 	 * among those of this function with this peer; of a group its number among the groups of
 	 * this function. */
 	uint32_t index;
-	uint16_t kind;      /* index of struct box_sample_kind */
-	uint16_t peer;      /* its rank + 1; 0: a collective or a group */
+	uint16_t kind; /* index of struct box_sample_kind */
+	uint16_t peer; /* its rank + 1; 0: a collective or a group */
 	/* From the call to the begin of the kernel, at least 1; 0: not known. Known of one
 	 * operation in 64 of a communicator, and of all with JSON lines. */
 	uint32_t queued_us;
 	/* Bytes are mantissa << (size_class - 15), rounded down; for size_class < 15 just
 	 * mantissa. */
 	uint16_t mantissa;
-	uint8_t flags;      /* enum box_sample_flag */
-	uint8_t channels;   /* 0 of a group */
+	uint8_t flags;    /* enum box_sample_flag */
+	uint8_t channels; /* 0 of a group */
 };
 
 /* How long a GPU was in at least one operation. Windows without operations are not there. */
-struct box_union_window { /* 32 bytes */
+struct box_union_window {            /* 32 bytes */
 	_Atomic uint32_t start_s;    /* CLOCK_REALTIME, a multiple of window_s; they rise */
 	_Atomic uint32_t operations; /* that ended in it: members of a group, or the group */
-	_Atomic uint32_t lost;       /* operations seen to be over then whose time is not in busy_ns */
+	_Atomic uint32_t lost; /* operations seen to be over then whose time is not in busy_ns */
 	uint32_t reserved;
-	_Atomic uint64_t busy_ns;    /* at most window_s */
+	_Atomic uint64_t busy_ns; /* at most window_s */
 	/* CLOCK_REALTIME less the GPU's clock when the window was last added to. */
 	_Atomic int64_t ahead_ns;
 };
 
-struct box_union { /* 64 bytes, then its windows */
-	_Atomic uint32_t used; /* 1: valid */
-	uint32_t gpu;          /* index of box_header.gpu */
+struct box_union {                 /* 64 bytes, then its windows */
+	_Atomic uint32_t used;     /* 1: valid */
+	uint32_t gpu;              /* index of box_header.gpu */
 	_Atomic uint32_t windows;  /* in use */
 	_Atomic uint32_t window_s; /* BOX_UNION_S, doubled whenever the windows are full */
 	/* Of all windows, also those of before the clock was set back. */
 	_Atomic uint64_t operations, lost, busy_ns;
-	_Atomic int64_t ahead_ns;                   /* the latest */
+	_Atomic int64_t ahead_ns; /* the latest */
 	uint64_t reserved[2];
 	struct box_union_window window[BOX_UNION_WINDOWS];
 };
@@ -484,13 +499,13 @@ enum box_label_kind {
 #define BOX_LABEL_ALL_COMMS UINT32_MAX
 #define BOX_LABEL_OTHERS UINT64_MAX
 
-struct box_label { /* 128 bytes */
+struct box_label {             /* 128 bytes */
 	_Atomic uint32_t used; /* 1: the members of this half are valid */
 	uint8_t kind, func;    /* enum box_label_kind; enum box_func, of a root only */
 	uint8_t reserved0[2];
 	_Atomic uint32_t comm; /* of a root: index of struct box_comm; else BOX_LABEL_ALL_COMMS */
 	uint32_t reserved1;
-	uint64_t value;        /* tag or root; BOX_LABEL_OTHERS: all others of the kind */
+	uint64_t value;            /* tag or root; BOX_LABEL_OTHERS: all others of the kind */
 	char text[BOX_LABEL_TEXT]; /* of a kernel */
 	/* Operations, their bytes, and the time of those that have one. Parts of a group have none:
 	 * their times overlap. */
@@ -501,7 +516,8 @@ struct box_label { /* 128 bytes */
 	_Atomic uint64_t first_tick, last_tick;
 };
 
-#define BOX_ASSERT(name, bytes) _Static_assert(sizeof(struct name) == (bytes), #name " is a wire format")
+#define BOX_ASSERT(name, bytes)                                                                    \
+	_Static_assert(sizeof(struct name) == (bytes), #name " is a wire format")
 BOX_ASSERT(box_gpu, 128);
 BOX_ASSERT(box_comm, 256);
 BOX_ASSERT(box_skew, 576);
@@ -515,7 +531,8 @@ BOX_ASSERT(box_net, 192);
 BOX_ASSERT(box_sample_kind, 128);
 BOX_ASSERT(box_sample, 32);
 BOX_ASSERT(box_label, 128);
-_Static_assert(BOX_LABEL_USER_TAGS + BOX_LABEL_KERNELS + BOX_LABEL_ROOTS == BOX_LABELS, "each kind has its places");
+_Static_assert(BOX_LABEL_USER_TAGS + BOX_LABEL_KERNELS + BOX_LABEL_ROOTS == BOX_LABELS,
+               "each kind has its places");
 BOX_ASSERT(box_union_window, 32);
 BOX_ASSERT(box_union, 64 + 32 * BOX_UNION_WINDOWS);
 _Static_assert(sizeof(struct box_header) <= 4096, "box_header fits its page");

@@ -36,8 +36,9 @@ static void read_uuid(void *driver, int device, struct box_gpu *gpu)
 	if (!uuid_of || uuid_of(u, device) != 0)
 		return;
 	snprintf(gpu->uuid, sizeof(gpu->uuid),
-		 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
-		 u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+	         "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
+	         u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13],
+	         u[14], u[15]);
 }
 
 /* As the kernel driver tells; /dev/nvidiaN has the same number. */

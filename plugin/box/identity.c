@@ -50,7 +50,8 @@ static struct library library_of(void *address)
 	return found;
 }
 
-void identity_fill(struct box_header *header, const struct config *config, unsigned api, void *caller)
+void identity_fill(struct box_header *header, const struct config *config, unsigned api,
+                   void *caller)
 {
 	struct library library = library_of(caller);
 
@@ -67,7 +68,8 @@ void identity_fill(struct box_header *header, const struct config *config, unsig
 	header->nccl_version = library.version;
 	if (library.is_rccl)
 		atomic_store(&header->silent, BOX_SILENT_RCCL);
-	printable_copy(header->plugin_version, sizeof(header->plugin_version), NCCL_INSPECTOR_VERSION);
+	printable_copy(header->plugin_version, sizeof(header->plugin_version),
+	               NCCL_INSPECTOR_VERSION);
 	printable_copy(header->node, sizeof(header->node), config->node);
 	header->clock.ns_per_tick_q32 = clock_calibrate();
 	header->clock.tick0 = clock_ticks();

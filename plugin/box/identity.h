@@ -8,7 +8,8 @@
 
 /* Fills in what does not change while the process lives, in a new box. `caller`: an address in
  * libnccl. Calibrates the clock. Under the inspector's lock. */
-void identity_fill(struct box_header *header, const struct config *config, unsigned api, void *caller);
+void identity_fill(struct box_header *header, const struct config *config, unsigned api,
+                   void *caller);
 
 /* Returns the index of the calling thread's GPU in the header, of a new entry if need be; BOX_GPUS:
  * all entries are of other GPUs. Under the inspector's lock. */

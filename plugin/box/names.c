@@ -4,18 +4,12 @@
 #include "box/box.h"
 
 static const char *const funcs[BOX_FUNCS] = {
-	[BOX_FUNC_UNKNOWN] = "Unknown",
-	[BOX_FUNC_ALLREDUCE] = "AllReduce",
-	[BOX_FUNC_ALLGATHER] = "AllGather",
-	[BOX_FUNC_REDUCESCATTER] = "ReduceScatter",
-	[BOX_FUNC_BROADCAST] = "Broadcast",
-	[BOX_FUNC_REDUCE] = "Reduce",
-	[BOX_FUNC_ALLTOALL] = "AlltoAll",
-	[BOX_FUNC_GATHER] = "Gather",
-	[BOX_FUNC_SCATTER] = "Scatter",
-	[BOX_FUNC_SEND] = "Send",
-	[BOX_FUNC_RECV] = "Recv",
-	[BOX_FUNC_SENDRECV] = "SendRecv",
+	[BOX_FUNC_UNKNOWN] = "Unknown",     [BOX_FUNC_ALLREDUCE] = "AllReduce",
+	[BOX_FUNC_ALLGATHER] = "AllGather", [BOX_FUNC_REDUCESCATTER] = "ReduceScatter",
+	[BOX_FUNC_BROADCAST] = "Broadcast", [BOX_FUNC_REDUCE] = "Reduce",
+	[BOX_FUNC_ALLTOALL] = "AlltoAll",   [BOX_FUNC_GATHER] = "Gather",
+	[BOX_FUNC_SCATTER] = "Scatter",     [BOX_FUNC_SEND] = "Send",
+	[BOX_FUNC_RECV] = "Recv",           [BOX_FUNC_SENDRECV] = "SendRecv",
 };
 static const char *const algos[BOX_ALGOS] = {
 	[BOX_ALGO_UNKNOWN] = "Unknown",

@@ -14,14 +14,14 @@
 static inline void owned_add(_Atomic uint64_t *figure, uint64_t value)
 {
 	atomic_store_explicit(figure, atomic_load_explicit(figure, memory_order_relaxed) + value,
-			      memory_order_relaxed);
+	                      memory_order_relaxed);
 }
 
 /* Sets those bits. */
 static inline void owned_or(_Atomic uint64_t *figure, uint64_t bits)
 {
 	atomic_store_explicit(figure, atomic_load_explicit(figure, memory_order_relaxed) | bits,
-			      memory_order_relaxed);
+	                      memory_order_relaxed);
 }
 
 /* Makes it `value` if that is smaller, or if it is 0, which means "none yet". */

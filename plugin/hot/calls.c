@@ -24,7 +24,8 @@ void *track_old_group_start(struct track *track, void *context)
 	track_next_plan(app);
 	atomic_store_explicit(&app->open_group, number, relaxed);
 	atomic_store_explicit(&app->members, false, relaxed);
-	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT | (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
+	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT |
+	                 (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
 }
 
 void track_plan_stop(struct track *track, void *plan)
@@ -65,7 +66,8 @@ static void know(struct track_comm *app, const char *func)
 	while (place < TRACK_KNOWN && atomic_load_explicit(&app->known[place], relaxed))
 		place++;
 	/* A fourth one takes turns with the third. */
-	atomic_store_explicit(&app->known[place < TRACK_KNOWN ? place : TRACK_KNOWN - 1], func, relaxed);
+	atomic_store_explicit(&app->known[place < TRACK_KNOWN ? place : TRACK_KNOWN - 1], func,
+	                      relaxed);
 }
 
 void track_coll_call(struct track *track, void *context, const struct event *event)

@@ -18,7 +18,8 @@ static inline void *track_group_start(struct track *track, void *context)
 	uint32_t generation;
 	unsigned comm = handle_context_comm(context, &generation);
 
-	if (!track_likely(comm != UINT32_MAX && atomic_load_explicit(&track->active, memory_order_relaxed)))
+	if (!track_likely(comm != UINT32_MAX &&
+	                  atomic_load_explicit(&track->active, memory_order_relaxed)))
 		return NULL;
 	struct track_comm *app = &track->comms[comm];
 	uint32_t number = atomic_load_explicit(&app->groups, memory_order_relaxed) + 1;
@@ -28,7 +29,8 @@ static inline void *track_group_start(struct track *track, void *context)
 	atomic_store_explicit(&app->open_group, number, memory_order_relaxed);
 	atomic_store_explicit(&app->members, false, memory_order_relaxed);
 	atomic_store_explicit(&app->group_thread, track_thread(), memory_order_relaxed);
-	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT | (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
+	return handle_of((uint64_t)number << HANDLE_NUMBER_SHIFT |
+	                 (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_GROUP);
 }
 
 /* A Group of v1 to v4 begins; CUDA's thread begins one, too, when it replays a graph. Never NULL
@@ -46,9 +48,10 @@ static inline int track_group_stop(struct track *track, void *group)
 	struct track_comm *app = &track->comms[handle_comm(bits) % BOX_LIVE_COMMS];
 
 	if (!track_likely(handle_kind(bits) == HANDLE_GROUP &&
-			  atomic_load_explicit(&app->open_group, memory_order_relaxed) == handle_number(bits) &&
-			  atomic_load_explicit(&track->sample_every, memory_order_relaxed) <= 1 &&
-			  !atomic_load_explicit(&app->members, memory_order_relaxed)))
+	                  atomic_load_explicit(&app->open_group, memory_order_relaxed) ==
+	                      handle_number(bits) &&
+	                  atomic_load_explicit(&track->sample_every, memory_order_relaxed) <= 1 &&
+	                  !atomic_load_explicit(&app->members, memory_order_relaxed)))
 		return track_group_stop_slowly(track, bits);
 	atomic_store_explicit(&app->open_group, 0, memory_order_relaxed);
 	return 0;
@@ -73,7 +76,7 @@ static inline void *track_plan_start(struct track *track, void *context)
 	     atomic_load_explicit(&app->group_thread, memory_order_relaxed) == track_thread()))
 		return NULL;
 	return handle_of((uint64_t)track_next_group(app) << HANDLE_NUMBER_SHIFT |
-			 (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_PLAN);
+	                 (uint64_t)comm << HANDLE_COMM_SHIFT | HANDLE_PLAN);
 }
 
 /* All operations of a plan have been told. */
@@ -83,7 +86,8 @@ void track_plan_stop(struct track *track, void *plan);
 static inline void track_count_call(struct track_comm *app, uint32_t number)
 {
 	bool is_next = atomic_load_explicit(&app->call_group, memory_order_relaxed) == number;
-	uint32_t calls = is_next ? atomic_load_explicit(&app->group_calls, memory_order_relaxed) : 0;
+	uint32_t calls =
+	    is_next ? atomic_load_explicit(&app->group_calls, memory_order_relaxed) : 0;
 
 	atomic_store_explicit(&app->group_calls, calls + 1, memory_order_relaxed);
 	if (!is_next)
@@ -103,8 +107,9 @@ static inline void *track_p2p_call(struct track *track, void *context, void *gro
 		track_count_call(&track->comms[comm], handle_number(bits));
 		clockmix_called(track, comm);
 	}
-	return handle_kind(bits) == HANDLE_GROUP && track->options.p2p ?
-		       handle_of(handle_as(bits, HANDLE_P2P_CALL)) : NULL;
+	return handle_kind(bits) == HANDLE_GROUP && track->options.p2p
+		   ? handle_of(handle_as(bits, HANDLE_P2P_CALL))
+		   : NULL;
 }
 
 /* A Send or Recv is called into a graph. */
@@ -128,7 +133,8 @@ static inline bool track_knows(struct track *track, const void *context, const c
 	if (comm == UINT32_MAX || !func)
 		return false;
 	for (unsigned i = 0; i < TRACK_KNOWN; i++)
-		if (atomic_load_explicit(&track->comms[comm].known[i], memory_order_relaxed) == func)
+		if (atomic_load_explicit(&track->comms[comm].known[i], memory_order_relaxed) ==
+		    func)
 			return true;
 	return false;
 }

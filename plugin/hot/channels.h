@@ -25,7 +25,8 @@ struct channels {
 /* Whether the kernel events of an algorithm come although none are announced. */
 static inline bool channels_untold(unsigned algo, int nnodes)
 {
-	return algo == BOX_ALGO_COLLNET_DIRECT || algo == BOX_ALGO_COLLNET_CHAIN || (algo == BOX_ALGO_NVLS && nnodes > 1);
+	return algo == BOX_ALGO_COLLNET_DIRECT || algo == BOX_ALGO_COLLNET_CHAIN ||
+	       (algo == BOX_ALGO_NVLS && nnodes > 1);
 }
 
 /* Returns how many channels to expect of an operation of that key and size; EVENT_CHANNELS_UNKNOWN:

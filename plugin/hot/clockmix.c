@@ -69,7 +69,8 @@ void clockmix_replayed(struct track *track, void *context)
 	uint32_t generation;
 	unsigned comm = handle_context_comm(context, &generation);
 
-	if (comm != UINT32_MAX && atomic_load_explicit(&track->comms[comm].graph, relaxed) == CLOCKMIX_NOT_LATEST)
+	if (comm != UINT32_MAX &&
+	    atomic_load_explicit(&track->comms[comm].graph, relaxed) == CLOCKMIX_NOT_LATEST)
 		clockmix_mark(track, comm, next_index(track, comm), BOX_MIXED_GRAPH);
 }
 
@@ -107,12 +108,13 @@ void clockmix_untold(struct track *track, const struct box_op *op)
 {
 	if (is_between(track, 3, 4) && atomic_load_explicit(&track->sample_count, relaxed))
 		clockmix_mark(track, atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS,
-			      atomic_load_explicit(&op->index, relaxed), BOX_MIXED_UNASKED);
+		              atomic_load_explicit(&op->index, relaxed), BOX_MIXED_UNASKED);
 }
 
 static void copy_end(struct clockmix_end *to, const struct clockmix_end *from)
 {
-	atomic_store_explicit(&to->start_ns, atomic_load_explicit(&from->start_ns, relaxed), relaxed);
+	atomic_store_explicit(&to->start_ns, atomic_load_explicit(&from->start_ns, relaxed),
+	                      relaxed);
 	atomic_store_explicit(&to->told, atomic_load_explicit(&from->told, relaxed), relaxed);
 }
 
@@ -121,12 +123,14 @@ static void copy_end(struct clockmix_end *to, const struct clockmix_end *from)
  * then. */
 static bool began_before(const struct clockmix_end *end, uint64_t index, uint64_t start)
 {
-	return start < atomic_load_explicit(&end->start_ns, relaxed) && index > atomic_load_explicit(&end->told, relaxed);
+	return start < atomic_load_explicit(&end->start_ns, relaxed) &&
+	       index > atomic_load_explicit(&end->told, relaxed);
 }
 
 /* v4 does not tell what is captured: a graph's launch that the host does not count shows by times
  * of an earlier one. */
-static bool is_in_order(struct track *track, unsigned comm, bool is_next, uint64_t index, uint64_t start)
+static bool is_in_order(struct track *track, unsigned comm, bool is_next, uint64_t index,
+                        uint64_t start)
 {
 	struct clockmix *mix = &track->mixes[comm];
 
@@ -138,7 +142,9 @@ static bool is_in_order(struct track *track, unsigned comm, bool is_next, uint64
 		return false;
 	if (start > atomic_load_explicit(&mix->latest.start_ns, relaxed)) {
 		atomic_store_explicit(&mix->latest.start_ns, start, relaxed);
-		atomic_store_explicit(&mix->latest.told, atomic_load_explicit(&track->comms[comm].index, relaxed), relaxed);
+		atomic_store_explicit(&mix->latest.told,
+		                      atomic_load_explicit(&track->comms[comm].index, relaxed),
+		                      relaxed);
 	}
 	return true;
 }
@@ -150,7 +156,9 @@ bool clockmix_look(struct track *track, unsigned comm, const struct box_op *op, 
 
 	if (since && index >= since)
 		return false;
-	if (!is_between(track, 4, 4) || is_in_order(track, comm, is_next, index, atomic_load_explicit(&op->gpu_start_ns, relaxed)))
+	if (!is_between(track, 4, 4) ||
+	    is_in_order(track, comm, is_next, index,
+	                atomic_load_explicit(&op->gpu_start_ns, relaxed)))
 		return true;
 	clockmix_mark(track, comm, index, BOX_MIXED_GRAPH);
 	return false;
@@ -170,7 +178,8 @@ void clockmix_new_comm(struct track *track, unsigned comm)
 	forget(&mix->older);
 	forget(&mix->oldest);
 	atomic_store_explicit(&track->comms[comm].graph, CLOCKMIX_NO_GRAPH, relaxed);
-	atomic_store_explicit(&mix->plan, atomic_load_explicit(&track->comms[comm].plan, relaxed), relaxed);
+	atomic_store_explicit(&mix->plan, atomic_load_explicit(&track->comms[comm].plan, relaxed),
+	                      relaxed);
 	atomic_store_explicit(&mix->since, 0, relaxed);
 	atomic_store_explicit(&track->box->comms[comm].mixed_why, BOX_MIXED_NOT, relaxed);
 	atomic_store_explicit(&track->box->comms[comm].mixed_since, 0, relaxed);

@@ -11,9 +11,11 @@
 #include "nccl/abi.h"
 
 /* A collective. */
-TRACK_HOT int track_coll(struct track *track, void *context, const struct abi_coll *coll, void **handle);
+TRACK_HOT int track_coll(struct track *track, void *context, const struct abi_coll *coll,
+                         void **handle);
 
 /* One that a symmetric-memory kernel runs (v7); `call`: the handle of its call. */
-int track_symmetric_coll(struct track *track, void *context, void *call, const struct abi_coll *coll, void **handle);
+int track_symmetric_coll(struct track *track, void *context, void *call,
+                         const struct abi_coll *coll, void **handle);
 
 #endif

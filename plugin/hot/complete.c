@@ -36,7 +36,8 @@ static void hand_over(struct track *track, const struct box_op *op, uint64_t tim
 	/* NCCL does not count them: by the order of their enqueueing. */
 	if (record.peer != EVENT_NO_PEER)
 		record.sequence = atomic_load_explicit(&op->index, relaxed);
-	jsonring_push(track->json, &record, track->traces ? &track->traces[op - track->box->ops] : NULL);
+	jsonring_push(track->json, &record,
+	              track->traces ? &track->traces[op - track->box->ops] : NULL);
 }
 
 INLINE void account(struct track *track, struct box_op *op)
@@ -68,7 +69,8 @@ INLINE void account(struct track *track, struct box_op *op)
 }
 
 /* Enters the communicator of an operation if that use of the slot is still in use. */
-INLINE struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_t generation, bool *same)
+INLINE struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_t generation,
+                                 bool *same)
 {
 	uint32_t index = atomic_load_explicit(&op->comm, relaxed);
 	struct box_comm *comm = &track->box->comms[index % BOX_LIVE_COMMS];
@@ -80,7 +82,7 @@ INLINE struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_
 		return NULL;
 	}
 	*same = atomic_load_explicit(&comm->generation, relaxed) ==
-		atomic_load_explicit(&op->comm_generation, relaxed);
+	        atomic_load_explicit(&op->comm_generation, relaxed);
 	return comm;
 }
 
@@ -89,7 +91,8 @@ INLINE struct box_comm *enter_of(struct track *track, struct box_op *op, uint32_
  * this. The caller has the communicator to itself. */
 INLINE void count_over(_Atomic uint64_t *figure)
 {
-	atomic_store_explicit(figure, atomic_load_explicit(figure, relaxed) + 1, memory_order_release);
+	atomic_store_explicit(figure, atomic_load_explicit(figure, relaxed) + 1,
+	                      memory_order_release);
 }
 
 /* The same for figures to which the application's thread adds, too. */
@@ -107,8 +110,9 @@ INLINE void let_go(struct box_op *op, uint32_t generation, enum track_slot after
 }
 
 /* Its communicator is gone. */
-__attribute__((noinline)) static void end_of_gone(struct track *track, struct box_comm *comm, struct box_op *op,
-						  uint32_t generation, enum track_slot after)
+__attribute__((noinline)) static void end_of_gone(struct track *track, struct box_comm *comm,
+                                                  struct box_op *op, uint32_t generation,
+                                                  enum track_slot after)
 {
 	track_drop(track, BOX_DROP_EXPIRED);
 	track_member_over(track, comm, op, false);
@@ -147,8 +151,9 @@ INLINE bool has_plausible_times(struct track *track, struct box_comm *comm, cons
 }
 
 /* It is over, but its times are not its own or cannot be true. */
-__attribute__((noinline)) static bool complete_untimed(struct track *track, struct box_comm *comm, struct box_op *op,
-						       uint32_t generation, enum track_slot after)
+__attribute__((noinline)) static bool complete_untimed(struct track *track, struct box_comm *comm,
+                                                       struct box_op *op, uint32_t generation,
+                                                       enum track_slot after)
 {
 	add_untimed(track, op);
 	track_member_over(track, comm, op, false);
@@ -158,7 +163,8 @@ __attribute__((noinline)) static bool complete_untimed(struct track *track, stru
 	return true;
 }
 
-INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after)
+INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation,
+                     enum track_slot after)
 {
 	bool same, timed;
 	struct box_comm *comm = enter_of(track, op, generation, &same);
@@ -170,8 +176,8 @@ INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation
 		return true;
 	}
 	timed = has_own_times(track, track_comm_index(track, comm), op) &&
-		likely(atomic_load_explicit(&op->peer_entry, relaxed) != BOX_ENTRY_PLAN) &&
-		has_plausible_times(track, comm, op);
+	        likely(atomic_load_explicit(&op->peer_entry, relaxed) != BOX_ENTRY_PLAN) &&
+	        has_plausible_times(track, comm, op);
 	owned_raise(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
 	if (!likely(timed))
 		return complete_untimed(track, comm, op, generation, after);
@@ -185,12 +191,14 @@ INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation
 	return true;
 }
 
-bool track_complete(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after)
+bool track_complete(struct track *track, struct box_op *op, uint32_t generation,
+                    enum track_slot after)
 {
 	return complete(track, op, generation, after);
 }
 
-bool track_expire(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after)
+bool track_expire(struct track *track, struct box_op *op, uint32_t generation,
+                  enum track_slot after)
 {
 	bool same;
 	struct box_comm *comm = enter_of(track, op, generation, &same);
@@ -210,7 +218,8 @@ bool track_expire(struct track *track, struct box_op *op, uint32_t generation, e
 	return true;
 }
 
-bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after)
+bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generation,
+                       enum track_slot after)
 {
 	bool same;
 	struct box_comm *comm = enter_of(track, op, generation, &same);
@@ -229,7 +238,8 @@ bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generati
 	return true;
 }
 
-__attribute__((noinline)) static int last_kernel_sampled(struct track *track, struct box_op *op, uint32_t generation)
+__attribute__((noinline)) static int last_kernel_sampled(struct track *track, struct box_op *op,
+                                                         uint32_t generation)
 {
 	uint64_t begin_tick = clock_ticks();
 

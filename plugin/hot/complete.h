@@ -15,8 +15,11 @@ enum track_slot { TRACK_SLOT_FREE, TRACK_SLOT_RESTS };
 /* For the sweep and hot/reclaim.c. Each ends one use (`generation`) of a slot, exactly once: as an
  * operation that is over, as one that was given up, as one that gets no time. False: that use is
  * over already, or another thread has the communicator to itself just now. */
-bool track_complete(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after);
-bool track_expire(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after);
-bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generation, enum track_slot after);
+bool track_complete(struct track *track, struct box_op *op, uint32_t generation,
+                    enum track_slot after);
+bool track_expire(struct track *track, struct box_op *op, uint32_t generation,
+                  enum track_slot after);
+bool track_end_untimed(struct track *track, struct box_op *op, uint32_t generation,
+                       enum track_slot after);
 
 #endif

@@ -5,7 +5,7 @@
 
 #define relaxed memory_order_relaxed
 #define AHEAD 8u /* records that are asked for before they are wanted */
-#define TRIES 8 /* for each 64 chunks; each failure means that another thread got one */
+#define TRIES 8  /* for each 64 chunks; each failure means that another thread got one */
 
 _Static_assert(ENDS_CHUNKS % 64 == 0, "a bit for each chunk");
 _Static_assert((ENDS_CHUNK & (ENDS_CHUNK - 1)) == 0, "a chunk begins at a multiple of its size");
@@ -26,7 +26,8 @@ static uint32_t take(struct ends *ends)
 		for (unsigned tries = 0; free && tries < TRIES; tries++) {
 			uint64_t lowest = free & -free;
 
-			free = atomic_fetch_and_explicit(&ends->free[i], ~lowest, memory_order_acquire);
+			free = atomic_fetch_and_explicit(&ends->free[i], ~lowest,
+			                                 memory_order_acquire);
 			if (free & lowest)
 				return i * 64 + (uint32_t)__builtin_ctzll(lowest);
 		}
@@ -41,12 +42,14 @@ uint32_t ends_take_chunk(struct ends *ends, struct box *box, unsigned comm)
 
 	if (chunk == ENDS_FULL) {
 		/* Its caller has the communicator to itself. */
-		atomic_store_explicit(&ends->lost[comm], atomic_load_explicit(&ends->lost[comm], relaxed) + 1, relaxed);
+		atomic_store_explicit(&ends->lost[comm],
+		                      atomic_load_explicit(&ends->lost[comm], relaxed) + 1,
+		                      relaxed);
 		return ENDS_FULL;
 	}
 	/* Read by the consumer behind the next value of end_place. */
-	atomic_store_explicit(place ? &ends->next[place / ENDS_CHUNK - 1] : &ends->first[comm], (uint16_t)(chunk + 1),
-			      relaxed);
+	atomic_store_explicit(place ? &ends->next[place / ENDS_CHUNK - 1] : &ends->first[comm],
+	                      (uint16_t)(chunk + 1), relaxed);
 	return chunk * ENDS_CHUNK;
 }
 
@@ -60,7 +63,8 @@ static void turn_page(struct ends *ends, unsigned comm)
 		reader->chunk = atomic_load_explicit(&ends->first[comm], relaxed);
 	} else {
 		reader->chunk = atomic_load_explicit(&ends->next[before], relaxed);
-		atomic_fetch_or_explicit(&ends->free[before / 64], 1ull << before % 64, memory_order_release);
+		atomic_fetch_or_explicit(&ends->free[before / 64], 1ull << before % 64,
+		                         memory_order_release);
 	}
 	reader->read = 0;
 }
@@ -76,7 +80,8 @@ const struct box_sample *ends_peek(struct ends *ends, unsigned comm, uint32_t un
 		turn_page(ends, comm);
 	if (reader->chunk - 1u == last && reader->read == until - last * ENDS_CHUNK)
 		return NULL;
-	const struct box_sample *end = &ends->ends[(reader->chunk - 1u) * ENDS_CHUNK + reader->read];
+	const struct box_sample *end =
+	    &ends->ends[(reader->chunk - 1u) * ENDS_CHUNK + reader->read];
 
 	/* Two to a line of the cache, which NCCL's thread has written: so it is here when it is
 	 * wanted. */

@@ -34,7 +34,7 @@ struct ends {
 	_Alignas(64) _Atomic uint64_t free[ENDS_CHUNKS / 64]; /* a bit for each chunk */
 	/* The chunk that follows, + 1: of a chunk, and of a communicator that had none. */
 	_Atomic uint16_t next[ENDS_CHUNKS], first[BOX_LIVE_COMMS];
-	_Atomic uint32_t lost[BOX_LIVE_COMMS]; /* dropped operations; wraps */
+	_Atomic uint32_t lost[BOX_LIVE_COMMS];                   /* dropped operations; wraps */
 	_Alignas(64) struct ends_reader readers[BOX_LIVE_COMMS]; /* the consumer's */
 };
 
@@ -48,7 +48,8 @@ uint32_t ends_take_chunk(struct ends *ends, struct box *box, unsigned comm);
 
 /* Returns where the next operation of a communicator goes, an index of ends->ends, or ENDS_FULL.
  * The caller has the communicator to itself, fills the record in, and calls ends_hand_over. */
-static inline __attribute__((always_inline)) uint32_t ends_place(struct ends *ends, struct box *box, unsigned comm)
+static inline __attribute__((always_inline)) uint32_t ends_place(struct ends *ends, struct box *box,
+                                                                 unsigned comm)
 {
 	uint32_t place = atomic_load_explicit(&box->comms[comm].end_place, memory_order_relaxed);
 

@@ -25,7 +25,7 @@ static bool has_popcnt(void)
 }
 
 void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
-		const struct track_options *options)
+                const struct track_options *options)
 {
 	if (track->box) /* a process's own is zero, and takes no memory until it is touched */
 		memset(track, 0, sizeof(*track));
@@ -36,13 +36,16 @@ void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
 	track->ns_per_tick_q32 = ns_per_tick_q32;
 	track->has_popcnt = has_popcnt();
 	track->options = *options;
-	track->clocks_ticks = (uint64_t)(((unsigned __int128)TRACK_CLOCKS_NS << 32) / ns_per_tick_q32);
+	track->clocks_ticks =
+	    (uint64_t)(((unsigned __int128)TRACK_CLOCKS_NS << 32) / ns_per_tick_q32);
 	for (unsigned slot = 0; slot < BOX_OPS; slot++)
-		atomic_store_explicit(&box->ops[slot].handle, handle_of_use(slot, BOX_OP_USED), relaxed);
+		atomic_store_explicit(&box->ops[slot].handle, handle_of_use(slot, BOX_OP_USED),
+		                      relaxed);
 	for (unsigned ring = 0; ring < TRACK_RINGS; ring++)
 		atomic_store_explicit(&track->rings[ring].cursor, ring * SLOTS_RING, relaxed);
 	for (unsigned comm = 0; comm < BOX_LIVE_COMMS; comm++)
-		atomic_store_explicit(&track->comms[comm].shared_cursor, comm * 2654435761u, relaxed);
+		atomic_store_explicit(&track->comms[comm].shared_cursor, comm * 2654435761u,
+		                      relaxed);
 	ends_init(&track->ends);
 	strings_forget();
 	atomic_store(&track->active, true);

@@ -11,7 +11,7 @@
 /* Prepares `track` for a new box and follows everything from now on. `track` is all zero, or was of
  * an earlier box. `ns_per_tick_q32`: clock_calibrate(). */
 void track_init(struct track *track, struct box *box, uint64_t ns_per_tick_q32,
-		const struct track_options *options);
+                const struct track_options *options);
 
 /* Follows nothing from now on: this is a forked child. */
 void track_silence(struct track *track);

@@ -14,7 +14,7 @@
 static void group_account(struct track *track, unsigned comm, const struct group_facts *facts)
 {
 	struct key_fields fields = { comm, facts->func, (uint8_t)bandwidth_size_class(facts->bytes),
-				   BOX_ALGO_GROUP, BOX_PROTO_UNKNOWN };
+	                             BOX_ALGO_GROUP, BOX_PROTO_UNKNOWN };
 	uint32_t key = keys_find(&track->keys, track->box, &fields);
 	struct finished finished = {
 		.bytes = facts->bytes,
@@ -39,10 +39,12 @@ static void group_account(struct track *track, unsigned comm, const struct group
 			.bytes = facts->bytes,
 			.sequence = facts->last_index,
 			.kind = (uint32_t)(fields.func | fields.algo << 8),
-			.others_q31 = (uint32_t)(JSON_ALL_Q31 * (double)facts->rate_bytes / (double)facts->bytes),
+			.others_q31 = (uint32_t)(JSON_ALL_Q31 * (double)facts->rate_bytes /
+			                         (double)facts->bytes),
 			.comm = (uint16_t)comm,
 			.flags = record_json_flags(track) | JSON_GROUP,
-			.comm_generation = atomic_load_explicit(&track->box->comms[comm].generation, relaxed),
+			.comm_generation =
+			    atomic_load_explicit(&track->box->comms[comm].generation, relaxed),
 		};
 
 		jsonring_push(track->json, &record, NULL);
@@ -55,10 +57,11 @@ void track_member_over(struct track *track, struct box_comm *comm, struct box_op
 	struct group_facts facts;
 
 	if (number &&
-	    groups_member_over(&track->groups, number, atomic_load_explicit(&op->gpu_start_ns, relaxed),
-			       timed ? atomic_load_explicit(&op->gpu_stop_ns, relaxed) : 0,
-			       atomic_load_explicit(&op->index, relaxed),
-			       atomic_load_explicit(&op->enqueue_tick, relaxed), timed ? comm->nranks : 0, &facts))
+	    groups_member_over(
+		&track->groups, number, atomic_load_explicit(&op->gpu_start_ns, relaxed),
+		timed ? atomic_load_explicit(&op->gpu_stop_ns, relaxed) : 0,
+		atomic_load_explicit(&op->index, relaxed),
+		atomic_load_explicit(&op->enqueue_tick, relaxed), timed ? comm->nranks : 0, &facts))
 		group_account(track, track_comm_index(track, comm), &facts);
 }
 

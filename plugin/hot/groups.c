@@ -50,8 +50,8 @@ static struct group *make_group(struct groups *groups, uint64_t token)
 		struct group *group = place_of(groups, token, place);
 		uint64_t owner = atomic_load_explicit(&group->token, relaxed);
 
-		if (!owner && atomic_compare_exchange_strong_explicit(&group->token, &owner, token, memory_order_acquire,
-								      relaxed))
+		if (!owner && atomic_compare_exchange_strong_explicit(
+				  &group->token, &owner, token, memory_order_acquire, relaxed))
 			return group;
 	}
 	return NULL;
@@ -115,14 +115,16 @@ bool groups_is_closed(const struct group *group)
 
 static bool has_all_channels(const struct group *group)
 {
-	return atomic_load(&group->stopped_channels) >= atomic_load_explicit(&group->announced_channels, relaxed);
+	return atomic_load(&group->stopped_channels) >=
+	       atomic_load_explicit(&group->announced_channels, relaxed);
 }
 
 /* Of the two threads that close the group and end its last channel, the second one finds what the
  * first has stored. */
 static bool is_slotless_due(const struct group *group)
 {
-	return group && atomic_load_explicit(&group->slotless, relaxed) && groups_is_closed(group) && has_all_channels(group);
+	return group && atomic_load_explicit(&group->slotless, relaxed) &&
+	       groups_is_closed(group) && has_all_channels(group);
 }
 
 bool groups_slotless_stop(struct groups *groups, uint64_t token, uint64_t gpu_ns)
@@ -131,7 +133,7 @@ bool groups_slotless_stop(struct groups *groups, uint64_t token, uint64_t gpu_ns
 
 	if (!group || !atomic_load_explicit(&group->slotless, relaxed) ||
 	    atomic_load_explicit(&group->stopped_channels, relaxed) >=
-		    atomic_load_explicit(&group->started_channels, relaxed))
+	        atomic_load_explicit(&group->started_channels, relaxed))
 		return false;
 	owned_raise(&group->stop_ns, gpu_ns);
 	atomic_fetch_add(&group->stopped_channels, 1);
@@ -140,7 +142,8 @@ bool groups_slotless_stop(struct groups *groups, uint64_t token, uint64_t gpu_ns
 
 bool groups_slotless_ended(struct groups *groups, uint64_t token)
 {
-	return atomic_load_explicit(&groups->has_slotless, relaxed) && is_slotless_due(group_of(groups, token));
+	return atomic_load_explicit(&groups->has_slotless, relaxed) &&
+	       is_slotless_due(group_of(groups, token));
 }
 
 void groups_new_comm(struct groups *groups, unsigned comm)
@@ -158,7 +161,8 @@ static void number(struct groups *groups, uint64_t token, struct group_facts *fa
 }
 
 /* Reads what a group was and frees its entry. */
-static bool end(struct groups *groups, struct group *group, uint64_t state, int nranks, struct group_facts *facts)
+static bool end(struct groups *groups, struct group *group, uint64_t state, int nranks,
+                struct group_facts *facts)
 {
 	uint64_t sent = atomic_load_explicit(&group->sent, relaxed);
 	uint64_t received = atomic_load_explicit(&group->received, relaxed);
@@ -204,7 +208,8 @@ static bool end(struct groups *groups, struct group *group, uint64_t state, int 
 }
 
 bool groups_member_over(struct groups *groups, uint32_t number, uint64_t start_ns, uint64_t stop_ns,
-			uint64_t index, uint64_t enqueue_tick, int nranks, struct group_facts *facts)
+                        uint64_t index, uint64_t enqueue_tick, int nranks,
+                        struct group_facts *facts)
 {
 	struct group *group = &groups->group[number - 1];
 	uint64_t state;
@@ -220,7 +225,8 @@ bool groups_member_over(struct groups *groups, uint32_t number, uint64_t start_n
 	return is_over(state) && end(groups, group, state, nranks, facts);
 }
 
-bool groups_slotless_times(struct groups *groups, uint64_t token, uint64_t *start_ns, uint64_t *stop_ns, uint64_t *known_tick)
+bool groups_slotless_times(struct groups *groups, uint64_t token, uint64_t *start_ns,
+                           uint64_t *stop_ns, uint64_t *known_tick)
 {
 	const struct group *group = group_of(groups, token);
 
@@ -232,7 +238,8 @@ bool groups_slotless_times(struct groups *groups, uint64_t token, uint64_t *star
 	return true;
 }
 
-bool groups_slotless_over(struct groups *groups, uint64_t token, bool timed, int nranks, struct group_facts *facts)
+bool groups_slotless_over(struct groups *groups, uint64_t token, bool timed, int nranks,
+                          struct group_facts *facts)
 {
 	struct group *group = group_of(groups, token);
 	uint32_t count = group ? atomic_exchange_explicit(&group->slotless, 0, relaxed) : 0;
@@ -241,7 +248,8 @@ bool groups_slotless_over(struct groups *groups, uint64_t token, bool timed, int
 		return false;
 	if (!timed)
 		atomic_fetch_or_explicit(&group->state, SPOILED, relaxed);
-	uint64_t state = atomic_fetch_add_explicit(&group->state, count, memory_order_acq_rel) + count;
+	uint64_t state =
+	    atomic_fetch_add_explicit(&group->state, count, memory_order_acq_rel) + count;
 
 	return is_over(state) && end(groups, group, state, nranks, facts);
 }
@@ -258,7 +266,8 @@ bool groups_close(struct groups *groups, uint64_t token, int nranks, struct grou
 }
 
 void groups_close_strays(struct groups *groups, uint64_t strays[GROUPS],
-			 uint32_t (*open_number)(const void *argument, unsigned comm), const void *argument)
+                         uint32_t (*open_number)(const void *argument, unsigned comm),
+                         const void *argument)
 {
 	for (unsigned i = 0; i < GROUPS; i++) {
 		struct group *group = &groups->group[i];
@@ -266,7 +275,8 @@ void groups_close_strays(struct groups *groups, uint64_t strays[GROUPS],
 		uint64_t state = atomic_load_explicit(&group->state, relaxed);
 		struct group_facts facts;
 
-		if (!token || state & CLOSED || open_number(argument, groups_comm(token)) == token >> 16) {
+		if (!token || state & CLOSED ||
+		    open_number(argument, groups_comm(token)) == token >> 16) {
 			strays[i] = 0;
 		} else if (strays[i] != token) {
 			strays[i] = token;

@@ -33,7 +33,7 @@ struct group {
 	_Atomic uint64_t last_index;
 	_Atomic uint64_t enqueue_tick; /* of its first member; 0: none yet */
 	/* The members that have no slot. */
-	_Atomic uint32_t slotless;      /* 0 once they are over */
+	_Atomic uint32_t slotless; /* 0 once they are over */
 	_Atomic uint32_t comm_generation;
 	_Atomic uint64_t announced_channels, started_channels, stopped_channels;
 	_Atomic uint64_t known_tick; /* of the sweep's round before the first of them came */
@@ -55,7 +55,7 @@ struct group_facts {
 	uint64_t bytes;
 	uint64_t rate_bytes; /* that crossed to or from others in one direction */
 	uint64_t start_ns, stop_ns, last_index, enqueue_tick;
-	uint32_t number;     /* among the groups of this function in its communicator, from 1 */
+	uint32_t number; /* among the groups of this function in its communicator, from 1 */
 };
 
 /* A communicator begins in that record: its groups are counted from 1. Under the inspector's
@@ -80,7 +80,8 @@ void groups_add(struct groups *groups, uint32_t number, bool is_send, uint64_t b
  * spoils the group. Times are the GPU's. Returns true, with the facts, if that made the group over
  * and it is worth an operation of its own. The caller has the communicator to itself. */
 bool groups_member_over(struct groups *groups, uint32_t number, uint64_t start_ns, uint64_t stop_ns,
-			uint64_t index, uint64_t enqueue_tick, int nranks, struct group_facts *facts);
+                        uint64_t index, uint64_t enqueue_tick, int nranks,
+                        struct group_facts *facts);
 
 /* A member, already added, that has got no slot. */
 struct slotless {
@@ -106,18 +107,21 @@ bool groups_slotless_ended(struct groups *groups, uint64_t token);
 
 /* When the members without a slot began and ended so far, by the GPU's clock, and a tick before
  * they came. False: the group has no such members. Any thread. */
-bool groups_slotless_times(struct groups *groups, uint64_t token, uint64_t *start_ns, uint64_t *stop_ns, uint64_t *known_tick);
+bool groups_slotless_times(struct groups *groups, uint64_t token, uint64_t *start_ns,
+                           uint64_t *stop_ns, uint64_t *known_tick);
 
 /* All members without a slot are over; not `timed`: some have no time, which spoils the group.
  * Otherwise as groups_member_over. */
-bool groups_slotless_over(struct groups *groups, uint64_t token, bool timed, int nranks, struct group_facts *facts);
+bool groups_slotless_over(struct groups *groups, uint64_t token, bool timed, int nranks,
+                          struct group_facts *facts);
 
 /* For the sweep, once a second: closes each group that was left open for a whole round though the
  * open group of its communicator is another one, because its call was aborted. `open_number`
  * returns that open group's number (the token's upper bits). `strays` is what the round before
  * found. */
 void groups_close_strays(struct groups *groups, uint64_t strays[GROUPS],
-			 uint32_t (*open_number)(const void *argument, unsigned comm), const void *argument);
+                         uint32_t (*open_number)(const void *argument, unsigned comm),
+                         const void *argument);
 
 /* Whether a group takes no more members. */
 bool groups_is_closed(const struct group *group);
@@ -125,7 +129,8 @@ bool groups_is_closed(const struct group *group);
 /* How many members have joined a group (by its number + 1) that has unfinished ones. */
 static inline uint64_t groups_joined(const struct groups *groups, uint32_t number)
 {
-	return atomic_load_explicit(&groups->group[number - 1].state, memory_order_relaxed) >> GROUPS_JOINED_SHIFT &
+	return atomic_load_explicit(&groups->group[number - 1].state, memory_order_relaxed) >>
+	           GROUPS_JOINED_SHIFT &
 	       GROUPS_COUNT_MASK;
 }
 

@@ -20,10 +20,16 @@
 /* 6 and 7 are those of net/proxy.h: with a slot of its own table, and a step's number for the
  * channel. */
 enum handle_kind {
-	HANDLE_OPERATION = 1, HANDLE_KERNEL, HANDLE_PHASE, HANDLE_GROUP, HANDLE_P2P_CALL, HANDLE_PLAN = 8,
+	HANDLE_OPERATION = 1,
+	HANDLE_KERNEL,
+	HANDLE_PHASE,
+	HANDLE_GROUP,
+	HANDLE_P2P_CALL,
+	HANDLE_PLAN = 8,
 	HANDLE_CAPTURED, /* a call into a graph; without a number */
 	/* A group's: a member without a slot, and its channels (hot/slotless.h). */
-	HANDLE_SLOTLESS, HANDLE_SLOTLESS_KERNEL,
+	HANDLE_SLOTLESS,
+	HANDLE_SLOTLESS_KERNEL,
 	HANDLE_LAUNCH, /* of a communicator's kernel (hot/hosttime.h) */
 };
 
@@ -36,9 +42,12 @@ enum handle_kind {
 #define HANDLE_COMM_SHIFT 4 /* sixteen bits */
 #define HANDLE_NUMBER_SHIFT 20
 
-_Static_assert(BOX_OPS == 1u << (HANDLE_CHANNEL_SHIFT - HANDLE_SLOT_SHIFT), "a slot fits its place");
-_Static_assert(sizeof(struct box_op) == 1u << HANDLE_SLOT_SHIFT, "its place is where it is in the table");
-_Static_assert(BOX_LIVE_COMMS <= 1u << (HANDLE_NUMBER_SHIFT - HANDLE_COMM_SHIFT), "a record fits its place");
+_Static_assert(BOX_OPS == 1u << (HANDLE_CHANNEL_SHIFT - HANDLE_SLOT_SHIFT),
+               "a slot fits its place");
+_Static_assert(sizeof(struct box_op) == 1u << HANDLE_SLOT_SHIFT,
+               "its place is where it is in the table");
+_Static_assert(BOX_LIVE_COMMS <= 1u << (HANDLE_NUMBER_SHIFT - HANDLE_COMM_SHIFT),
+               "a record fits its place");
 
 /* The number in a handle, and back. */
 static inline uint64_t handle_bits(const void *handle)
@@ -86,7 +95,8 @@ static inline unsigned handle_slot(uint64_t bits)
 /* The handle of the operation that has that use of a slot. */
 static inline uint64_t handle_of_use(unsigned slot, uint32_t generation)
 {
-	return (uint64_t)generation << HANDLE_GENERATION_SHIFT | (uint64_t)slot << HANDLE_SLOT_SHIFT | HANDLE_OPERATION;
+	return (uint64_t)generation << HANDLE_GENERATION_SHIFT |
+	       (uint64_t)slot << HANDLE_SLOT_SHIFT | HANDLE_OPERATION;
 }
 
 /* Whether a handle is of a channel of the operation with that other handle, and of which

@@ -38,7 +38,8 @@ static unsigned comm_of(const void *handle, unsigned kind)
 {
 	uint64_t bits = handle_bits(handle);
 
-	return handle_kind(bits) == kind && handle_comm(bits) < BOX_LIVE_COMMS ? handle_comm(bits) : UINT32_MAX;
+	return handle_kind(bits) == kind && handle_comm(bits) < BOX_LIVE_COMMS ? handle_comm(bits)
+	                                                                       : UINT32_MAX;
 }
 
 void hosttime_call_begins(struct hosttime *host, const void *group)

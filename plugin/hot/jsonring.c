@@ -19,13 +19,14 @@ static uint8_t turn_of(uint64_t last)
 
 static void *allocate(size_t bytes)
 {
-	void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+	                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 
 	return map == MAP_FAILED ? NULL : map;
 }
 
 int jsonring_open(struct jsonring *ring, unsigned log2_count, uint64_t min_bytes, bool traced,
-		  _Atomic uint64_t *dropped)
+                  _Atomic uint64_t *dropped)
 {
 	size_t count = (size_t)1 << log2_count;
 
@@ -62,13 +63,16 @@ static struct jsonring_cell *take(struct jsonring *ring, uint64_t *position)
 	for (int tries = 0; tries < TRIES; tries++) {
 		struct jsonring_cell *cell = &ring->cells[head & ring->mask];
 		uint8_t free = (uint8_t)(head >> ring->lap_shift << 1);
-		int8_t ahead = (int8_t)(turn_of(atomic_load_explicit(&cell->last, memory_order_acquire)) - free);
+		int8_t ahead =
+		    (int8_t)(turn_of(atomic_load_explicit(&cell->last, memory_order_acquire)) -
+		             free);
 
 		if (ahead < 0)
 			return NULL;
 		if (ahead > 0) {
 			head = atomic_load_explicit(&ring->head, relaxed);
-		} else if (atomic_compare_exchange_weak_explicit(&ring->head, &head, head + 1, relaxed, relaxed)) {
+		} else if (atomic_compare_exchange_weak_explicit(&ring->head, &head, head + 1,
+		                                                 relaxed, relaxed)) {
 			*position = head;
 			return cell;
 		}
@@ -76,7 +80,8 @@ static struct jsonring_cell *take(struct jsonring *ring, uint64_t *position)
 	return NULL;
 }
 
-bool jsonring_push(struct jsonring *ring, const struct json_record *record, const struct trace_op *trace)
+bool jsonring_push(struct jsonring *ring, const struct json_record *record,
+                   const struct trace_op *trace)
 {
 	struct jsonring_cell *cell;
 	uint64_t position, last;
@@ -91,7 +96,8 @@ bool jsonring_push(struct jsonring *ring, const struct json_record *record, cons
 	memcpy(cell->words, record, sizeof(cell->words));
 	if (ring->traces)
 		trace_copy(&ring->traces[position & ring->mask], trace);
-	last = record->comm | (record->flags & 0xffull) << 16 | (uint64_t)record->comm_generation << 32;
+	last = record->comm | (record->flags & 0xffull) << 16 |
+	       (uint64_t)record->comm_generation << 32;
 	last |= (uint64_t)(uint8_t)((position >> ring->lap_shift << 1) + 1) << TURN_SHIFT;
 	atomic_store_explicit(&cell->last, last, memory_order_release);
 	return true;
@@ -128,6 +134,7 @@ void jsonring_release(struct jsonring *ring)
 	uint8_t free;
 	struct jsonring_cell *cell = oldest(ring, &free);
 
-	atomic_store_explicit(&cell->last, (uint64_t)(uint8_t)(free + 2) << TURN_SHIFT, memory_order_release);
+	atomic_store_explicit(&cell->last, (uint64_t)(uint8_t)(free + 2) << TURN_SHIFT,
+	                      memory_order_release);
 	ring->tail++;
 }

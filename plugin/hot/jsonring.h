@@ -25,14 +25,14 @@ enum json_flag {
 struct json_record { /* 64 bytes */
 	/* clock_ticks() when NCCL started it, and when its last kernel was reported. */
 	uint64_t enqueue_tick, end_tick;
-	uint64_t gpu_start_ns, time_ns;   /* GPU clock; time_ns is never 0 */
+	uint64_t gpu_start_ns, time_ns; /* GPU clock; time_ns is never 0 */
 	uint64_t bytes, sequence;
-	uint32_t kind;                    /* func | algo << 8 | proto << 16 | channels << 24 */
+	uint32_t kind; /* func | algo << 8 | proto << 16 | channels << 24 */
 	union {
-		int32_t peer;             /* negative: a collective */
-		uint32_t others_q31;      /* share of the bytes that go to other ranks, in 2^-31 */
+		int32_t peer;        /* negative: a collective */
+		uint32_t others_q31; /* share of the bytes that go to other ranks, in 2^-31 */
 	};
-	uint16_t comm;                    /* index of box->comms, in the use that comm_generation says */
+	uint16_t comm; /* index of box->comms, in the use that comm_generation says */
 	uint16_t flags;
 	uint32_t comm_generation;
 };
@@ -48,8 +48,8 @@ struct jsonring {
 	struct trace_op *traces; /* one for each cell, NULL unless verbose */
 	uint32_t mask;
 	unsigned lap_shift;
-	uint64_t min_bytes;      /* smaller operations get no line */
-	uint64_t tail;           /* the consumer's */
+	uint64_t min_bytes;        /* smaller operations get no line */
+	uint64_t tail;             /* the consumer's */
 	_Atomic uint64_t *dropped; /* where drops are counted */
 	_Alignas(64) _Atomic uint64_t head;
 };
@@ -58,14 +58,15 @@ struct jsonring {
  * with room for traces. Drops are counted in `*dropped`. Returns 0 or -errno. Before the first
  * operation. */
 int jsonring_open(struct jsonring *ring, unsigned log2_count, uint64_t min_bytes, bool traced,
-		  _Atomic uint64_t *dropped);
+                  _Atomic uint64_t *dropped);
 
 /* Gives the memory back. Nobody may use the ring any more. */
 void jsonring_free(struct jsonring *ring);
 
 /* Hands a record over. False: it was dropped (and counted), or is too small for a line. `trace` is
  * NULL unless the ring was opened `traced`; it is copied. Any thread. */
-bool jsonring_push(struct jsonring *ring, const struct json_record *record, const struct trace_op *trace);
+bool jsonring_push(struct jsonring *ring, const struct json_record *record,
+                   const struct trace_op *trace);
 
 /* For the consumer: copies the oldest record, which stays in the ring until it is released. False:
  * there is none. */

@@ -15,14 +15,16 @@ static struct box_op *op_of(struct track *track, uint64_t bits, enum handle_kind
 	struct box_op *op = &track->ops[handle_slot(bits)];
 
 	if (!handle_is_used(bits, kind) ||
-	    atomic_load_explicit(&op->generation, memory_order_acquire) != handle_generation(bits)) {
+	    atomic_load_explicit(&op->generation, memory_order_acquire) !=
+	        handle_generation(bits)) {
 		track_drop(track, BOX_DROP_STALE);
 		return NULL;
 	}
 	return op;
 }
 
-void *track_kernel_start_slowly(struct track *track, void *operation, unsigned channel, uint64_t gpu_ns)
+void *track_kernel_start_slowly(struct track *track, void *operation, unsigned channel,
+                                uint64_t gpu_ns)
 {
 	uint64_t bits = handle_bits(operation);
 
@@ -40,7 +42,8 @@ void *track_kernel_start_slowly(struct track *track, void *operation, unsigned c
 	owned_lower(&op->gpu_start_ns, gpu_ns);
 	if (track->traces)
 		trace_kernel_start(&track->traces[handle_slot(bits)], channel);
-	return handle_of(handle_as(bits, HANDLE_KERNEL) | (uint64_t)channel << HANDLE_CHANNEL_SHIFT);
+	return handle_of(handle_as(bits, HANDLE_KERNEL) | (uint64_t)channel
+	                                                      << HANDLE_CHANNEL_SHIFT);
 }
 
 int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns)
@@ -65,7 +68,8 @@ int track_kernel_stop_slowly(struct track *track, void *kernel, uint64_t gpu_ns)
 	atomic_store_explicit(&op->stopped_channels, stopped | bit, memory_order_release);
 	if (track->traces)
 		trace_kernel_stop(&track->traces[handle_slot(bits)], handle_channel(bits));
-	if (started != (stopped | bit) || track_count(track, started) < atomic_load_explicit(&op->kind, relaxed) >> 24)
+	if (started != (stopped | bit) ||
+	    track_count(track, started) < atomic_load_explicit(&op->kind, relaxed) >> 24)
 		return 0;
 	skew_over(track, op, bits);
 	return track_last_kernel(track, op, handle_generation(bits));

@@ -3,7 +3,6 @@
 
 #include "base/printable.h"
 
-
 #define relaxed memory_order_relaxed
 #define TRIES 64u /* of an exchange that another thread was faster with */
 
@@ -50,7 +49,8 @@ static void key_give_back(struct keys *keys, struct box *box, uint32_t index)
 static uint32_t find_or_make(struct keys *keys, struct box *box, const struct key_fields *fields)
 {
 	unsigned row = fields->comm < BOX_LIVE_COMMS ? fields->comm : BOX_LIVE_COMMS;
-	_Atomic uint16_t *place = &keys->direct[row][fields->func % KEYS_FUNCS][fields->size_class % KEYS_CLASSES];
+	_Atomic uint16_t *place =
+	    &keys->direct[row][fields->func % KEYS_FUNCS][fields->size_class % KEYS_CLASSES];
 	uint16_t first = atomic_load_explicit(place, memory_order_acquire);
 	uint32_t mine = KEYS_NONE;
 
@@ -102,8 +102,12 @@ uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_
 	if (own != KEYS_NONE)
 		return own;
 	/* What a group did is counted by its members, too: whoever adds up must be able to tell. */
-	const struct key_fields shared = { .comm = BOX_COMM_MORE, .func = fields->func, .size_class = fields->size_class,
-					  .algo = fields->algo == BOX_ALGO_GROUP ? BOX_ALGO_GROUP : BOX_ALGO_UNKNOWN };
+	const struct key_fields shared = { .comm = BOX_COMM_MORE,
+	                                   .func = fields->func,
+	                                   .size_class = fields->size_class,
+	                                   .algo = fields->algo == BOX_ALGO_GROUP
+		                                       ? BOX_ALGO_GROUP
+		                                       : BOX_ALGO_UNKNOWN };
 
 	show_more(box);
 	return find_or_make(keys, box, &shared);
@@ -112,7 +116,8 @@ uint32_t keys_find_or_make(struct keys *keys, struct box *box, const struct key_
 void keys_halve(struct hist *hist)
 {
 	for (unsigned i = 0; i < HIST_BUCKETS; i++)
-		atomic_store_explicit(&hist->count[i], atomic_load_explicit(&hist->count[i], relaxed) / 2, relaxed);
+		atomic_store_explicit(&hist->count[i],
+		                      atomic_load_explicit(&hist->count[i], relaxed) / 2, relaxed);
 }
 
 static void lower_shared(_Atomic uint64_t *figure, uint64_t value)
@@ -163,7 +168,7 @@ void keys_add_untimed(struct box *box, uint32_t index, uint64_t ops, uint64_t by
 static void forget(struct keys *keys, unsigned comm)
 {
 	for (unsigned func = 0; func < KEYS_FUNCS; func++)
-		for (unsigned class = 0; class < KEYS_CLASSES; class ++)
+		for (unsigned class = 0; class < KEYS_CLASSES; class++)
 			atomic_store_explicit(&keys->direct[comm][func][class], 0, relaxed);
 }
 
@@ -203,13 +208,15 @@ static void hist_merge(struct hist *to, const struct hist *from)
 
 	for (unsigned i = 0; i < HIST_BUCKETS; i++)
 		is_full |= atomic_load_explicit(&to->count[i], relaxed) >
-			   UINT32_MAX - atomic_load_explicit(&from->count[i], relaxed);
+		           UINT32_MAX - atomic_load_explicit(&from->count[i], relaxed);
 	if (is_full)
 		keys_halve(to);
 	for (unsigned i = 0; i < HIST_BUCKETS; i++)
-		atomic_store_explicit(&to->count[i],
-				      atomic_load_explicit(&to->count[i], relaxed) +
-					      (atomic_load_explicit(&from->count[i], relaxed) >> is_full), relaxed);
+		atomic_store_explicit(
+		    &to->count[i],
+		    atomic_load_explicit(&to->count[i], relaxed) +
+			(atomic_load_explicit(&from->count[i], relaxed) >> is_full),
+		    relaxed);
 }
 
 /* Adds what key `from` has to key `to`; operation indices of other communicators do not compare, so
@@ -226,14 +233,14 @@ static void key_merge(struct box *box, uint32_t from, uint32_t to)
 	add_to(&target->bytes, &source->bytes);
 	add_to(&target->busy_ns, &source->busy_ns);
 	atomic_fetch_add_explicit(&target->log2_rate_q20,
-				  atomic_load_explicit(&source->log2_rate_q20, relaxed), relaxed);
+	                          atomic_load_explicit(&source->log2_rate_q20, relaxed), relaxed);
 	if (min)
 		owned_lower(&target->min_ns, min);
 	owned_raise(&target->max_ns, atomic_load_explicit(&source->max_ns, relaxed));
 	add_to(&target->untimed_bytes, &source->untimed_bytes);
 	add_to(&target->queued_ns, &source->queued_ns);
-	atomic_fetch_add_explicit(&target->queued_looks, atomic_load_explicit(&source->queued_looks, relaxed),
-				  relaxed);
+	atomic_fetch_add_explicit(&target->queued_looks,
+	                          atomic_load_explicit(&source->queued_looks, relaxed), relaxed);
 	add_to(&target->untimed_ops, &source->untimed_ops);
 	add_to(&target->phased_ops, &source->phased_ops);
 	add_to(&target->wait_ns, &source->wait_ns);
@@ -258,7 +265,8 @@ void keys_fold(struct keys *keys, struct box *box, unsigned from, unsigned to)
 		if (atomic_load_explicit(&key->used, memory_order_acquire) != KEY_VALID ||
 		    key->comm != from)
 			continue;
-		struct key_fields fields = { to, key->func, key->size_class, key->algo, key->proto };
+		struct key_fields fields = { to, key->func, key->size_class, key->algo,
+		                             key->proto };
 
 		forget_calls(keys, i);
 		while (twin < BOX_KEYS && !key_matches(&box->keys[twin], &fields))

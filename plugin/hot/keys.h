@@ -40,10 +40,10 @@ struct key_fields {
 
 /* A finished operation. */
 struct finished {
-	uint64_t bytes;      /* as the caller counts them */
+	uint64_t bytes; /* as the caller counts them */
 	uint64_t time_ns, index;
-	int32_t rate_q20;    /* keys_rate_q20 of what the bandwidth is of: of `bytes` but for groups */
-	uint64_t wait_ns;    /* of the time, with `phased` */
+	int32_t rate_q20; /* keys_rate_q20 of what the bandwidth is of: of `bytes` but for groups */
+	uint64_t wait_ns; /* of the time, with `phased` */
 	bool phased;
 };
 
@@ -75,14 +75,16 @@ static inline bool keys_is_shared(uint32_t index)
 
 /* Returns the index in box->keys of a kind: of a new key if need be, or of a shared one; KEYS_NONE:
  * all are taken. Any thread. */
-static inline uint32_t keys_find(struct keys *keys, struct box *box, const struct key_fields *fields)
+static inline uint32_t keys_find(struct keys *keys, struct box *box,
+                                 const struct key_fields *fields)
 {
-	uint16_t first = atomic_load_explicit(
-		&keys->direct[fields->comm][fields->func % KEYS_FUNCS][fields->size_class % KEYS_CLASSES],
-		memory_order_acquire);
+	uint16_t first = atomic_load_explicit(&keys->direct[fields->comm][fields->func % KEYS_FUNCS]
+	                                                   [fields->size_class % KEYS_CLASSES],
+	                                      memory_order_acquire);
 
-	return first && key_matches(&box->keys[first - 1], fields) ? first - 1u :
-								    keys_find_or_make(keys, box, fields);
+	return first && key_matches(&box->keys[first - 1], fields)
+		   ? first - 1u
+		   : keys_find_or_make(keys, box, fields);
 }
 
 /* Adds operations without a time. Any thread. */
@@ -100,7 +102,8 @@ void keys_halve(struct hist *hist);
 void keys_account_shared(struct box *box, uint32_t index, const struct finished *op);
 
 /* Adds one operation to a key (not KEYS_NONE). The caller has the communicator to itself. */
-static inline __attribute__((always_inline)) void keys_account(struct box *box, uint32_t index, const struct finished *op)
+static inline __attribute__((always_inline)) void keys_account(struct box *box, uint32_t index,
+                                                               const struct finished *op)
 {
 	struct box_key *key = &box->keys[index];
 	uint64_t ops = atomic_load_explicit(&key->ops, memory_order_relaxed);
@@ -117,12 +120,14 @@ static inline __attribute__((always_inline)) void keys_account(struct box *box, 
 
 	if (__builtin_expect(atomic_load_explicit(bucket, memory_order_relaxed) == UINT32_MAX, 0))
 		keys_halve(&box->hists[index]);
-	atomic_store_explicit(bucket, atomic_load_explicit(bucket, memory_order_relaxed) + 1, memory_order_relaxed);
+	atomic_store_explicit(bucket, atomic_load_explicit(bucket, memory_order_relaxed) + 1,
+	                      memory_order_relaxed);
 	owned_add(&key->bytes, op->bytes);
 	owned_add(&key->busy_ns, op->time_ns);
 	atomic_store_explicit(&key->log2_rate_q20,
-			      atomic_load_explicit(&key->log2_rate_q20, memory_order_relaxed) + op->rate_q20,
-			      memory_order_relaxed);
+	                      atomic_load_explicit(&key->log2_rate_q20, memory_order_relaxed) +
+	                          op->rate_q20,
+	                      memory_order_relaxed);
 	owned_lower(&key->min_ns, op->time_ns);
 	owned_raise(&key->max_ns, op->time_ns);
 	owned_raise(&key->last_index, op->index);

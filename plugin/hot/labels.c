@@ -30,14 +30,17 @@ static uint32_t used_of(const struct box_label *label)
 
 bool labels_are_same(const struct box_label *one, const struct box_label *other)
 {
-	return used_of(one) == KEY_VALID && used_of(other) == KEY_VALID && one->kind == other->kind &&
-	       one->func == other->func && one->value == other->value && !strcmp(one->text, other->text) &&
-	       atomic_load_explicit(&one->comm, relaxed) == atomic_load_explicit(&other->comm, relaxed);
+	return used_of(one) == KEY_VALID && used_of(other) == KEY_VALID &&
+	       one->kind == other->kind && one->func == other->func && one->value == other->value &&
+	       !strcmp(one->text, other->text) &&
+	       atomic_load_explicit(&one->comm, relaxed) ==
+	           atomic_load_explicit(&other->comm, relaxed);
 }
 
 static bool is_same(const struct box_label *label, const struct label_fields *fields)
 {
-	return used_of(label) == KEY_VALID && label->value == fields->value && label->func == fields->func &&
+	return used_of(label) == KEY_VALID && label->value == fields->value &&
+	       label->func == fields->func &&
 	       atomic_load_explicit(&label->comm, relaxed) == fields->comm &&
 	       (!fields->text || !strcmp(label->text, fields->text));
 }
@@ -63,7 +66,9 @@ static struct box_label *find(struct box *box, const struct label_fields *fields
 {
 	struct box_label *first = &box->labels[places[fields->kind].first];
 	struct box_label *others = first + places[fields->kind].count - 1;
-	const struct label_fields rest = { .kind = fields->kind, .comm = BOX_LABEL_ALL_COMMS, .value = BOX_LABEL_OTHERS };
+	const struct label_fields rest = { .kind = fields->kind,
+	                                   .comm = BOX_LABEL_ALL_COMMS,
+	                                   .value = BOX_LABEL_OTHERS };
 
 	for (struct box_label *label = first; label < others; label++)
 		if (is_same(label, fields))
@@ -83,9 +88,11 @@ static void note(struct track *track, const void *operation, uint32_t place)
 	uint64_t old = atomic_load_explicit(noted, relaxed);
 	uint64_t before = old >> 32 == generation ? old & (UINT32_MAX >> PLACE_BITS) : 0;
 
-	if (!handle_is_used(bits, HANDLE_OPERATION) || track_group_of(&track->ops[handle_slot(bits)]))
+	if (!handle_is_used(bits, HANDLE_OPERATION) ||
+	    track_group_of(&track->ops[handle_slot(bits)]))
 		return;
-	atomic_store_explicit(noted, generation << 32 | before << PLACE_BITS | (place + 1), relaxed);
+	atomic_store_explicit(noted, generation << 32 | before << PLACE_BITS | (place + 1),
+	                      relaxed);
 	atomic_store_explicit(&track->labelled, true, relaxed);
 }
 
@@ -94,11 +101,13 @@ static void seen(struct track *track, struct box_label *label)
 	uint64_t tick = atomic_load_explicit(&track->sweep_tick, relaxed), none = 0;
 
 	if (!atomic_load_explicit(&label->first_tick, relaxed))
-		atomic_compare_exchange_strong_explicit(&label->first_tick, &none, tick, relaxed, relaxed);
+		atomic_compare_exchange_strong_explicit(&label->first_tick, &none, tick, relaxed,
+		                                        relaxed);
 	atomic_store_explicit(&label->last_tick, tick, relaxed);
 }
 
-static void add(struct track *track, const struct label_fields *fields, uint64_t bytes, const void *operation)
+static void add(struct track *track, const struct label_fields *fields, uint64_t bytes,
+                const void *operation)
 {
 	struct box_label *label = find(track->box, fields);
 
@@ -110,10 +119,13 @@ static void add(struct track *track, const struct label_fields *fields, uint64_t
 
 static struct label_fields root_fields(unsigned comm, uint8_t func, int root)
 {
-	return (struct label_fields){ .kind = BOX_LABEL_ROOT, .comm = comm, .func = func, .value = (uint32_t)root };
+	return (struct label_fields){
+		.kind = BOX_LABEL_ROOT, .comm = comm, .func = func, .value = (uint32_t)root
+	};
 }
 
-void labels_root(struct track *track, unsigned comm, uint8_t func, int root, uint64_t bytes, const void *operation)
+void labels_root(struct track *track, unsigned comm, uint8_t func, int root, uint64_t bytes,
+                 const void *operation)
 {
 	const struct label_fields fields = root_fields(comm, func, root);
 
@@ -134,8 +146,8 @@ void labels_called(struct track *track, unsigned comm, uint8_t func, int root, u
 	seen(track, label);
 }
 
-void labels_told(struct track *track, const void *context, uint64_t user_tag, const char *kernel, uint64_t bytes,
-		 const void *operation)
+void labels_told(struct track *track, const void *context, uint64_t user_tag, const char *kernel,
+                 uint64_t bytes, const void *operation)
 {
 	uint32_t generation;
 	unsigned comm = handle_context_comm(context, &generation);
@@ -146,11 +158,15 @@ void labels_told(struct track *track, const void *context, uint64_t user_tag, co
 		return;
 	if (user_tag && !(user_tag >> 63))
 		add(track,
-		    &(struct label_fields){ .kind = BOX_LABEL_USER_TAG, .comm = BOX_LABEL_ALL_COMMS, .value = user_tag },
+		    &(struct label_fields){ .kind = BOX_LABEL_USER_TAG,
+		                            .comm = BOX_LABEL_ALL_COMMS,
+		                            .value = user_tag },
 		    bytes, operation);
 	printable_copy(text, sizeof(text), kernel);
 	if (text[0])
-		add(track, &(struct label_fields){ .kind = BOX_LABEL_KERNEL, .comm = BOX_LABEL_ALL_COMMS, .text = text },
+		add(track,
+		    &(struct label_fields){
+			.kind = BOX_LABEL_KERNEL, .comm = BOX_LABEL_ALL_COMMS, .text = text },
 		    bytes, operation);
 }
 
@@ -161,7 +177,8 @@ void labels_over(struct track *track, const struct box_op *op, uint64_t time_ns)
 	if (noted >> 32 != atomic_load_explicit(&op->generation, relaxed))
 		return;
 	for (uint32_t rest = (uint32_t)noted; rest; rest >>= PLACE_BITS) {
-		struct box_label *label = &track->box->labels[(rest & ((1u << PLACE_BITS) - 1)) - 1];
+		struct box_label *label =
+		    &track->box->labels[(rest & ((1u << PLACE_BITS) - 1)) - 1];
 
 		atomic_fetch_add_explicit(&label->busy_ns, time_ns, relaxed);
 		atomic_fetch_add_explicit(&label->timed_ops, 1, relaxed);
@@ -194,7 +211,8 @@ void labels_fold(struct box *box, unsigned from, unsigned to)
 	for (struct box_label *label = first; label < others; label++) {
 		struct box_label *twin = first;
 
-		if (used_of(label) != KEY_VALID || atomic_load_explicit(&label->comm, relaxed) != from)
+		if (used_of(label) != KEY_VALID ||
+		    atomic_load_explicit(&label->comm, relaxed) != from)
 			continue;
 		const struct label_fields fields = root_fields(to, label->func, (int)label->value);
 

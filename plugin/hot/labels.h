@@ -31,7 +31,8 @@ bool labels_are_same(const struct box_label *one, const struct box_label *other)
 /* The next three are called by the threads that call NCCL. */
 
 /* An operation with a root was told; `operation`: its handle, NULL if it has no slot. */
-void labels_root(struct track *track, unsigned comm, uint8_t func, int root, uint64_t bytes, const void *operation);
+void labels_root(struct track *track, unsigned comm, uint8_t func, int root, uint64_t bytes,
+                 const void *operation);
 
 /* A call with a root was told, for which no operation may follow. */
 void labels_called(struct track *track, unsigned comm, uint8_t func, int root, uint64_t bytes);
@@ -39,8 +40,8 @@ void labels_called(struct track *track, unsigned comm, uint8_t func, int root, u
 /* What v7 tells besides. A tag of 0 means that there is none, and NCCL keeps those with the highest
  * bit for itself. `kernel`: that of a symmetric collective, or NULL. Any context; of a communicator
  * that is gone, or while nothing is followed, nothing counts. */
-void labels_told(struct track *track, const void *context, uint64_t user_tag, const char *kernel, uint64_t bytes,
-		 const void *operation);
+void labels_told(struct track *track, const void *context, uint64_t user_tag, const char *kernel,
+                 uint64_t bytes, const void *operation);
 
 /* An operation is over. Before its slot is freed. The caller has the communicator to itself. */
 void labels_over(struct track *track, const struct box_op *op, uint64_t time_ns);

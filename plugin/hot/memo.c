@@ -15,7 +15,8 @@ static void memorize(struct track_comm *app, const struct event *event, const st
 		return;
 	atomic_store_explicit(&memo->key, kind->key, memory_order_release);
 	atomic_store_explicit(&memo->datatype_bytes, kind->datatype_bytes, memory_order_release);
-	atomic_store_explicit(&memo->kind, memo_pack(&kind->fields, kind->fields.size_class), memory_order_release);
+	atomic_store_explicit(&memo->kind, memo_pack(&kind->fields, kind->fields.size_class),
+	                      memory_order_release);
 	atomic_store_explicit(&memo->func, event->func, memory_order_release);
 	atomic_store_explicit(&memo->datatype, event->datatype, memory_order_release);
 	atomic_store_explicit(&memo->algo, event->algo, memory_order_release);

@@ -22,11 +22,13 @@ struct kind {
 /* box_op.kind, with the channels in `last`; track_memo.kind, with the size class. */
 static inline uint32_t memo_pack(const struct key_fields *fields, uint8_t last)
 {
-	return (uint32_t)(fields->func | fields->algo << 8 | fields->proto << 16) | (uint32_t)last << 24;
+	return (uint32_t)(fields->func | fields->algo << 8 | fields->proto << 16) | (uint32_t)last
+	                                                                                << 24;
 }
 
 /* Where a communicator remembers operations of that function and about that many elements. */
-static inline struct track_memo *memo_place(struct track_comm *app, const char *func, uint64_t count)
+static inline struct track_memo *memo_place(struct track_comm *app, const char *func,
+                                            uint64_t count)
 {
 	uint64_t spread = ((uintptr_t)func >> 4) + log2_floor(count | 1);
 
@@ -35,7 +37,8 @@ static inline struct track_memo *memo_place(struct track_comm *app, const char *
 
 /* Finds the kind of an operation that is like the last one in its place. False: it is not like that
  * one. */
-static inline __attribute__((always_inline)) bool memo_recall(struct track_comm *app, unsigned comm, const struct event *event, struct kind *kind)
+static inline __attribute__((always_inline)) bool
+memo_recall(struct track_comm *app, unsigned comm, const struct event *event, struct kind *kind)
 {
 	const struct track_memo *memo = memo_place(app, event->func, event->count);
 	uint32_t turn = atomic_load_explicit(&memo->turn, memory_order_acquire);
@@ -48,10 +51,12 @@ static inline __attribute__((always_inline)) bool memo_recall(struct track_comm 
 	kind->fields.algo = (uint8_t)(packed >> 8);
 	kind->fields.proto = (uint8_t)(packed >> 16);
 	kind->fields.size_class = (uint8_t)(packed >> 24);
-	return event->func && atomic_load_explicit(&memo->func, memory_order_acquire) == event->func &&
+	return event->func &&
+	       atomic_load_explicit(&memo->func, memory_order_acquire) == event->func &&
 	       atomic_load_explicit(&memo->datatype, memory_order_acquire) == event->datatype &&
 	       atomic_load_explicit(&memo->algo, memory_order_acquire) == event->algo &&
-	       atomic_load_explicit(&memo->proto, memory_order_acquire) == event->proto && !event->symmetric &&
+	       atomic_load_explicit(&memo->proto, memory_order_acquire) == event->proto &&
+	       !event->symmetric &&
 	       bandwidth_size_class(event->count * kind->datatype_bytes) == packed >> 24 &&
 	       atomic_load_explicit(&memo->turn, memory_order_relaxed) == turn && !(turn & 1);
 }

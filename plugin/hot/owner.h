@@ -39,15 +39,17 @@ static inline bool comm_enter(struct box_comm *comm)
 {
 	uint32_t busy = atomic_load_explicit(&comm->busy, memory_order_relaxed);
 
-	return !(busy & 1) && atomic_compare_exchange_strong_explicit(&comm->busy, &busy, busy + 1,
-								      memory_order_acquire, memory_order_relaxed);
+	return !(busy & 1) &&
+	       atomic_compare_exchange_strong_explicit(&comm->busy, &busy, busy + 1,
+	                                               memory_order_acquire, memory_order_relaxed);
 }
 
 /* Gives them back. Only after comm_enter has returned true. */
 static inline void comm_leave(struct box_comm *comm)
 {
-	atomic_store_explicit(&comm->busy, atomic_load_explicit(&comm->busy, memory_order_relaxed) + 1,
-			      memory_order_release);
+	atomic_store_explicit(&comm->busy,
+	                      atomic_load_explicit(&comm->busy, memory_order_relaxed) + 1,
+	                      memory_order_release);
 }
 
 #endif

@@ -14,7 +14,8 @@ uint32_t peers_find_or_make(struct peers *peers, struct box *box, uint64_t ident
 	uint32_t first = peers_first_place(identity);
 
 	for (unsigned i = 0; i < PLACES; i++)
-		if (atomic_load_explicit(&peers->entries[(first + i) % BOX_PEERS].identity, relaxed) == identity)
+		if (atomic_load_explicit(&peers->entries[(first + i) % BOX_PEERS].identity,
+		                         relaxed) == identity)
 			return (first + i) % BOX_PEERS;
 	for (unsigned i = 0; i < PLACES; i++) {
 		uint32_t place = (first + i) % BOX_PEERS;
@@ -22,7 +23,8 @@ uint32_t peers_find_or_make(struct peers *peers, struct box *box, uint64_t ident
 		uint64_t nobody = 0;
 
 		if (atomic_load_explicit(&peers->entries[place].identity, relaxed) ||
-		    !atomic_compare_exchange_strong(&peers->entries[place].identity, &nobody, identity))
+		    !atomic_compare_exchange_strong(&peers->entries[place].identity, &nobody,
+		                                    identity))
 			continue;
 		entry->comm = peers_comm_of(identity);
 		entry->func = (uint8_t)(identity >> 48);
@@ -33,7 +35,8 @@ uint32_t peers_find_or_make(struct peers *peers, struct box *box, uint64_t ident
 	return PEERS_NONE;
 }
 
-void peers_account(struct box *box, uint32_t index, uint64_t bytes, uint64_t time_ns, int32_t rate_q20)
+void peers_account(struct box *box, uint32_t index, uint64_t bytes, uint64_t time_ns,
+                   int32_t rate_q20)
 {
 	struct box_peer *entry = &box->peers[index];
 	uint64_t ops = atomic_load_explicit(&entry->ops, relaxed);
@@ -43,7 +46,8 @@ void peers_account(struct box *box, uint32_t index, uint64_t bytes, uint64_t tim
 	owned_add(&entry->bytes, bytes);
 	owned_add(&entry->busy_ns, time_ns);
 	atomic_store_explicit(&entry->log2_rate_q20,
-			      atomic_load_explicit(&entry->log2_rate_q20, relaxed) + rate_q20, relaxed);
+	                      atomic_load_explicit(&entry->log2_rate_q20, relaxed) + rate_q20,
+	                      relaxed);
 	if (!ops || rate_q20 > atomic_load_explicit(&entry->best_rate_q20, relaxed))
 		atomic_store_explicit(&entry->best_rate_q20, rate_q20, relaxed);
 	atomic_store_explicit(&entry->ops, ops + 1, memory_order_release);

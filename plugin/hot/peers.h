@@ -11,7 +11,7 @@
  * writes to all the time. */
 struct peers_entry {
 	_Atomic uint64_t identity; /* what it is of (peers_identity); 0: it is free */
-	_Atomic uint32_t calls; /* Sends or Recvs that were called so far */
+	_Atomic uint32_t calls;    /* Sends or Recvs that were called so far */
 };
 
 struct peers {
@@ -41,24 +41,28 @@ uint32_t peers_find_or_make(struct peers *peers, struct box *box, uint64_t ident
 
 /* Returns the index in box->peers, of a new entry if need be; PEERS_NONE: its places are taken. By
  * the threads that call NCCL. */
-static inline uint32_t peers_find(struct peers *peers, struct box *box, unsigned comm, unsigned func, int peer)
+static inline uint32_t peers_find(struct peers *peers, struct box *box, unsigned comm,
+                                  unsigned func, int peer)
 {
 	uint64_t identity = peers_identity(comm, func, peer);
 	uint32_t first = peers_first_place(identity);
 
-	return __builtin_expect(atomic_load_explicit(&peers->entries[first].identity, memory_order_relaxed) == identity, 1) ?
-		       first : peers_find_or_make(peers, box, identity);
+	return __builtin_expect(atomic_load_explicit(&peers->entries[first].identity,
+	                                             memory_order_relaxed) == identity,
+	                        1)
+		   ? first
+		   : peers_find_or_make(peers, box, identity);
 }
 
 /* The entry of a Send's or Recv's peer, and its number there: its peer counts the same. */
 struct peers_call {
-	uint32_t entry; /* PEERS_NONE: none */
+	uint32_t entry;  /* PEERS_NONE: none */
 	uint32_t number; /* 0: not known */
 };
 
 /* A Send or Recv is called: counts it. By the threads that call NCCL. */
-static inline __attribute__((always_inline)) struct peers_call peers_call(struct peers *peers, struct box *box,
-									   unsigned comm, unsigned func, int peer)
+static inline __attribute__((always_inline)) struct peers_call
+peers_call(struct peers *peers, struct box *box, unsigned comm, unsigned func, int peer)
 {
 	struct peers_call call = { .entry = peers_find(peers, box, comm, func, peer) };
 
@@ -73,7 +77,8 @@ static inline __attribute__((always_inline)) struct peers_call peers_call(struct
 
 /* Adds one finished operation to an entry; `rate_q20`: keys_rate_q20. The caller has the
  * communicator to itself. */
-void peers_account(struct box *box, uint32_t entry, uint64_t bytes, uint64_t time_ns, int32_t rate_q20);
+void peers_account(struct box *box, uint32_t entry, uint64_t bytes, uint64_t time_ns,
+                   int32_t rate_q20);
 
 /* Frees the entries of a communicator. The caller has it to itself. */
 void peers_forget(struct peers *peers, struct box *box, unsigned comm);

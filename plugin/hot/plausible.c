@@ -7,15 +7,17 @@
  * hear of an end only after it. */
 void plausible_compare_clocks(struct track *track, struct box_comm *comm, uint64_t stop)
 {
-	uint64_t now = clock_ticks(), since = atomic_load_explicit(&comm->clock_since_tick, relaxed);
+	uint64_t now = clock_ticks(),
+		 since = atomic_load_explicit(&comm->clock_since_tick, relaxed);
 	int64_t ahead = (int64_t)(clock_ticks_to_ns(now, track->ns_per_tick_q32) - stop);
 	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, relaxed);
 
 	uint64_t past_ns = clock_ticks_to_ns(now - since, track->ns_per_tick_q32);
 
 	if (!since || past_ns > TRACK_CLOCKS_NS) {
-		atomic_store_explicit(&comm->clock_ahead_before_ns, since && past_ns < 2 * TRACK_CLOCKS_NS ? least : ahead,
-				      relaxed);
+		atomic_store_explicit(&comm->clock_ahead_before_ns,
+		                      since && past_ns < 2 * TRACK_CLOCKS_NS ? least : ahead,
+		                      relaxed);
 		atomic_store_explicit(&comm->clock_since_tick, now, relaxed);
 		least = INT64_MAX;
 	}

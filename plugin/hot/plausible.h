@@ -20,26 +20,32 @@ void plausible_compare_clocks(struct track *track, struct box_comm *comm, uint64
 
 /* Whether an operation lasted longer than it has been known (since the tick `since`), which cannot
  * be. */
-static inline __attribute__((always_inline)) bool plausible_lasted_longer(const struct track *track, uint64_t start, uint64_t stop, uint64_t since)
+static inline __attribute__((always_inline)) bool
+plausible_lasted_longer(const struct track *track, uint64_t start, uint64_t stop, uint64_t since)
 {
 	return !track_likely(stop - start <= PLAUSIBLE_SLACK_NS) &&
-	       stop - start > clock_ticks_to_ns(clock_ticks() - since, track->ns_per_tick_q32) + PLAUSIBLE_SLACK_NS;
+	       stop - start > clock_ticks_to_ns(clock_ticks() - since, track->ns_per_tick_q32) +
+	                          PLAUSIBLE_SLACK_NS;
 }
 
 /* Whether it began before it was known, which cannot be either. */
-static inline __attribute__((always_inline)) bool plausible_began_before(const struct track *track, const struct box_comm *comm, uint64_t start, uint64_t since)
+static inline __attribute__((always_inline)) bool
+plausible_began_before(const struct track *track, const struct box_comm *comm, uint64_t start,
+                       uint64_t since)
 {
 	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, memory_order_relaxed);
 	int64_t before = atomic_load_explicit(&comm->clock_ahead_before_ns, memory_order_relaxed);
 	/* By our clock. */
 	int64_t began_ns = (int64_t)(start + (uint64_t)(before < least ? before : least));
 
-	return began_ns + PLAUSIBLE_SLACK_NS < (int64_t)clock_ticks_to_ns(since, track->ns_per_tick_q32);
+	return began_ns + PLAUSIBLE_SLACK_NS <
+	       (int64_t)clock_ticks_to_ns(since, track->ns_per_tick_q32);
 }
 
 /* Whether duration and begin of an operation that is over go with the time since which we know of
  * it. Compares the clocks now and then. */
-static inline __attribute__((always_inline)) bool plausible_operation(struct track *track, struct box_comm *comm, const struct box_op *op)
+static inline __attribute__((always_inline)) bool
+plausible_operation(struct track *track, struct box_comm *comm, const struct box_op *op)
 {
 	uint64_t start = atomic_load_explicit(&op->gpu_start_ns, memory_order_relaxed);
 	uint64_t stop = atomic_load_explicit(&op->gpu_stop_ns, memory_order_relaxed);
@@ -54,7 +60,7 @@ static inline __attribute__((always_inline)) bool plausible_operation(struct tra
 		return false;
 	/* The last round's time will do to see that it is long ago. */
 	if (!track_likely(index % CLOCKS_EVERY && compared &&
-		    (int64_t)(round - compared) < (int64_t)track->clocks_ticks))
+	                  (int64_t)(round - compared) < (int64_t)track->clocks_ticks))
 		plausible_compare_clocks(track, comm, stop);
 	return !plausible_began_before(track, comm, start, since);
 }

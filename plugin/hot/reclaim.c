@@ -18,7 +18,8 @@ bool reclaim_is_left_behind(const struct track *track, const struct box_op *op)
 
 bool reclaim_is_overtaken(const struct track *track, const struct box_op *op)
 {
-	return !atomic_load_explicit(&op->started_channels, relaxed) && reclaim_is_left_behind(track, op);
+	return !atomic_load_explicit(&op->started_channels, relaxed) &&
+	       reclaim_is_left_behind(track, op);
 }
 
 /* NCCL does not say how many channels come (by 2.26 of any operation), so the sweep waits for more.
@@ -26,14 +27,14 @@ bool reclaim_is_overtaken(const struct track *track, const struct box_op *op)
 static bool is_settled(const struct track *track, const struct box_op *op)
 {
 	bool is_untold = track->options.timing == BOX_TIMING_CPU ||
-			 atomic_load_explicit(&op->kind, relaxed) >> 24 == EVENT_CHANNELS_UNKNOWN;
+	                 atomic_load_explicit(&op->kind, relaxed) >> 24 == EVENT_CHANNELS_UNKNOWN;
 	uint64_t started = atomic_load_explicit(&op->started_channels, relaxed);
 	uint32_t comm = atomic_load_explicit(&op->comm, relaxed);
 
 	return is_untold && started &&
 	       started == atomic_load_explicit(&op->stopped_channels, memory_order_acquire) &&
 	       atomic_load_explicit(&track->comms[comm % BOX_LIVE_COMMS].index, relaxed) >
-		       atomic_load_explicit(&op->index, relaxed) + RECLAIM_OVERTAKEN_OPS;
+	           atomic_load_explicit(&op->index, relaxed) + RECLAIM_OVERTAKEN_OPS;
 }
 
 /* Looks at each slot, and gives up what waits in vain itself. */

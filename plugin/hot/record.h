@@ -14,7 +14,8 @@
 #include "hot/state.h"
 #include "nccl/event.h"
 
-_Static_assert((uint16_t)KEYS_NONE == ENDS_NO_KEY && BOX_KEYS <= ENDS_NO_KEY, "a key fits into a record");
+_Static_assert((uint16_t)KEYS_NONE == ENDS_NO_KEY && BOX_KEYS <= ENDS_NO_KEY,
+               "a key fits into a record");
 
 /* struct box_sample.flags, but for BOX_SAMPLE_GROUP. */
 static inline uint8_t record_flags(const struct track *track)
@@ -38,8 +39,8 @@ static inline uint16_t record_mantissa(uint64_t bytes)
 
 /* The time from the call to the kernel's begin in us, at least 1. For an operation with the time of
  * its call. */
-__attribute__((noinline, unused)) static uint32_t record_queued_us(const struct track *track, const struct box_op *op,
-								   const struct box_comm *comm)
+__attribute__((noinline, unused)) static uint32_t
+record_queued_us(const struct track *track, const struct box_op *op, const struct box_comm *comm)
 {
 	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, memory_order_relaxed);
 	int64_t before = atomic_load_explicit(&comm->clock_ahead_before_ns, memory_order_relaxed);
@@ -53,9 +54,10 @@ __attribute__((noinline, unused)) static uint32_t record_queued_us(const struct 
 
 /* Hands an operation over to the samples, unless it belongs to a large group. `start`, `stop`:
  * GPU's clock. */
-static inline __attribute__((always_inline)) void record_operation(struct track *track, const struct box_op *op,
-								    uint32_t key, uint64_t start, uint64_t stop,
-								    uint64_t bytes)
+static inline __attribute__((always_inline)) void record_operation(struct track *track,
+                                                                   const struct box_op *op,
+                                                                   uint32_t key, uint64_t start,
+                                                                   uint64_t stop, uint64_t bytes)
 {
 	unsigned comm = atomic_load_explicit(&op->comm, memory_order_relaxed) % BOX_LIVE_COMMS;
 	uint32_t group = track_group_of(op);
@@ -67,7 +69,8 @@ static inline __attribute__((always_inline)) void record_operation(struct track 
 	if (!track_likely(place != ENDS_FULL))
 		return;
 	struct box_sample *end = &track->ends.ends[place];
-	uint32_t peer = (uint32_t)(atomic_load_explicit(&op->peer, memory_order_relaxed) - EVENT_NO_PEER);
+	uint32_t peer =
+	    (uint32_t)(atomic_load_explicit(&op->peer, memory_order_relaxed) - EVENT_NO_PEER);
 	uint64_t order = atomic_load_explicit(&op->index, memory_order_relaxed);
 	bool is_called = !track_likely(!track->json && order % TRACK_CALL_SAMPLE);
 
@@ -87,7 +90,8 @@ static inline __attribute__((always_inline)) void record_operation(struct track 
 }
 
 /* Hands a group over as one operation. */
-static inline void record_group(struct track *track, unsigned comm, uint32_t key, const struct group_facts *facts)
+static inline void record_group(struct track *track, unsigned comm, uint32_t key,
+                                const struct group_facts *facts)
 {
 	uint32_t place = ends_place(&track->ends, track->box, comm);
 

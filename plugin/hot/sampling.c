@@ -22,5 +22,6 @@ void track_sample_next(struct track *track)
 	}
 	/* Only between our own two values: any other is somebody else's, and stays. */
 	if (mask && all)
-		__atomic_compare_exchange_n(mask, &had, full ? all : light, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+		__atomic_compare_exchange_n(mask, &had, full ? all : light, false, __ATOMIC_RELAXED,
+		                            __ATOMIC_RELAXED);
 }

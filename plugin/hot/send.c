@@ -26,7 +26,8 @@ INLINE struct event event_of(const struct abi_p2p *p2p, void *call, void *plan)
 	};
 }
 
-APART int p2p_slowly(struct track *track, void *context, void *call, void *plan, const struct abi_p2p *p2p, void **handle)
+APART int p2p_slowly(struct track *track, void *context, void *call, void *plan,
+                     const struct abi_p2p *p2p, void **handle)
 {
 	struct event event = event_of(p2p, call, plan);
 
@@ -47,7 +48,8 @@ INLINE bool is_first_of_one(const struct track_comm *app, unsigned comm, uint64_
 	       atomic_load_explicit(&app->lone_group, relaxed) != number;
 }
 
-int track_p2p(struct track *track, void *context, void *call, void *plan, const struct abi_p2p *p2p, void **handle)
+int track_p2p(struct track *track, void *context, void *call, void *plan, const struct abi_p2p *p2p,
+              void **handle)
 {
 	const struct event event = event_of(p2p, call, plan);
 	uint32_t comm_generation, slot, generation;
@@ -59,32 +61,35 @@ int track_p2p(struct track *track, void *context, void *call, void *plan, const 
 	uint64_t index = atomic_load_explicit(&app->index, relaxed) + 1;
 	struct kind kind;
 
-	if (!likely(atomic_load_explicit(&app->context, relaxed) == context && !track->json && track->options.p2p &&
-		    atomic_load_explicit(&track->sample_every, relaxed) <= 1 && index % TRACK_CALL_SAMPLE &&
-		    event.count && event.channels && event.peer != track->box->comms[comm].rank &&
-		    is_first_of_one(app, comm, handle_bits(call)) && memo_recall(app, comm, &event, &kind) &&
-		    kind.datatype_bytes))
+	if (!likely(atomic_load_explicit(&app->context, relaxed) == context && !track->json &&
+	            track->options.p2p &&
+	            atomic_load_explicit(&track->sample_every, relaxed) <= 1 &&
+	            index % TRACK_CALL_SAMPLE && event.count && event.channels &&
+	            event.peer != track->box->comms[comm].rank &&
+	            is_first_of_one(app, comm, handle_bits(call)) &&
+	            memo_recall(app, comm, &event, &kind) && kind.datatype_bytes))
 		return p2p_slowly(track, context, call, plan, p2p, handle);
 	struct box_op *op = slots_take_next(track, app, &slot, &generation);
 
 	if (!likely(op))
 		return p2p_slowly(track, context, call, plan, p2p, handle);
-	struct peers_call peer = peers_call(&track->peers, track->box, comm, kind.fields.func, event.peer);
+	struct peers_call peer =
+	    peers_call(&track->peers, track->box, comm, kind.fields.func, event.peer);
 
 	if (!likely(peer.entry != PEERS_NONE))
 		track_drop(track, BOX_DROP_NO_PEER);
 	atomic_store_explicit(&app->lone_group, handle_number(handle_bits(call)), relaxed);
 	atomic_store_explicit(&app->index, index, relaxed);
 	*handle = slots_use(op, slot, generation | BOX_OP_USED,
-			    &(struct slots_use){ .comm = comm,
-				    .comm_generation = comm_generation,
-				    .key = kind.key,
-				    .kind = memo_pack(&kind.fields, event.channels),
-				    .peer = event.peer,
-				    .peer_entry = peer.entry,
-				    .group = track_group_and_plan(app, 0),
-				    .index = index,
-				    .sequence = peer.number,
-				    .bytes = event.count * kind.datatype_bytes });
+	                    &(struct slots_use){ .comm = comm,
+	                                         .comm_generation = comm_generation,
+	                                         .key = kind.key,
+	                                         .kind = memo_pack(&kind.fields, event.channels),
+	                                         .peer = event.peer,
+	                                         .peer_entry = peer.entry,
+	                                         .group = track_group_and_plan(app, 0),
+	                                         .index = index,
+	                                         .sequence = peer.number,
+	                                         .bytes = event.count * kind.datatype_bytes });
 	return 0;
 }

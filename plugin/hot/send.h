@@ -10,6 +10,7 @@
 /* A Send or Recv. `call` and `plan`: the handles of its call and of its kernel's plan, NULL for
  * none. Writes its handle (NULL: nothing is to be followed) and gives 0. Takes any context and any
  * handle. By the threads that call NCCL. */
-TRACK_HOT int track_p2p(struct track *track, void *context, void *call, void *plan, const struct abi_p2p *p2p, void **handle);
+TRACK_HOT int track_p2p(struct track *track, void *context, void *call, void *plan,
+                        const struct abi_p2p *p2p, void **handle);
 
 #endif

@@ -46,8 +46,8 @@ int slotless_kernel_stop(struct track *track, uint64_t bits, uint64_t gpu_ns)
 }
 
 /* Since when its channels have stood as they stand. */
-static uint64_t still_ns(struct slotless_sweep *sweep, struct track *track, unsigned at, uint64_t token, uint64_t channels,
-			 uint64_t now_tick)
+static uint64_t still_ns(struct slotless_sweep *sweep, struct track *track, unsigned at,
+                         uint64_t token, uint64_t channels, uint64_t now_tick)
 {
 	if (sweep->token[at] != token || sweep->channels[at] != channels) {
 		sweep->token[at] = token;
@@ -62,7 +62,8 @@ static bool is_gone(const struct track *track, const struct group *group, uint64
 {
 	const struct box_comm *comm = &track->box->comms[groups_comm(token)];
 
-	return atomic_load_explicit(&comm->generation, relaxed) != atomic_load_explicit(&group->comm_generation, relaxed);
+	return atomic_load_explicit(&comm->generation, relaxed) !=
+	       atomic_load_explicit(&group->comm_generation, relaxed);
 }
 
 static bool is_overtaken(const struct track *track, const struct group *group, uint64_t token)
@@ -73,10 +74,11 @@ static bool is_overtaken(const struct track *track, const struct group *group, u
 	       atomic_load_explicit(&group->last_index, relaxed) + RECLAIM_OVERTAKEN_OPS;
 }
 
-void slotless_round(struct slotless_sweep *sweep, struct track *track, uint64_t now_tick, uint64_t settled_ns,
-		    uint64_t overtaken_ns)
+void slotless_round(struct slotless_sweep *sweep, struct track *track, uint64_t now_tick,
+                    uint64_t settled_ns, uint64_t overtaken_ns)
 {
-	for (unsigned i = 0; i < GROUPS && atomic_load_explicit(&track->groups.has_slotless, relaxed); i++) {
+	for (unsigned i = 0;
+	     i < GROUPS && atomic_load_explicit(&track->groups.has_slotless, relaxed); i++) {
 		const struct group *group = &track->groups.group[i];
 		uint64_t token = atomic_load_explicit(&group->token, memory_order_acquire);
 
@@ -84,11 +86,14 @@ void slotless_round(struct slotless_sweep *sweep, struct track *track, uint64_t 
 			continue;
 		uint64_t started = atomic_load_explicit(&group->started_channels, relaxed);
 		uint64_t stopped = atomic_load(&group->stopped_channels);
-		uint64_t still = still_ns(sweep, track, i, token, started << 32 ^ stopped, now_tick);
+		uint64_t still =
+		    still_ns(sweep, track, i, token, started << 32 ^ stopped, now_tick);
 
-		bool settled = groups_is_closed(group) && started && started == stopped && still > settled_ns;
+		bool settled =
+		    groups_is_closed(group) && started && started == stopped && still > settled_ns;
 
-		if (is_gone(track, group, token) || (!started && still > overtaken_ns && is_overtaken(track, group, token)))
+		if (is_gone(track, group, token) ||
+		    (!started && still > overtaken_ns && is_overtaken(track, group, token)))
 			track_slotless_over(track, token, false);
 		else if (settled || groups_slotless_ended(&track->groups, token))
 			track_slotless_over(track, token, true);

@@ -27,7 +27,7 @@ int slotless_kernel_stop(struct track *track, uint64_t bits, uint64_t gpu_ns);
  * - all channels that began have ended and nothing has come for `settled_ns`, or
  * - nothing began for `overtaken_ns` while later operations were completed, or
  * - the communicator is gone. */
-void slotless_round(struct slotless_sweep *sweep, struct track *track, uint64_t now_tick, uint64_t settled_ns,
-		    uint64_t overtaken_ns);
+void slotless_round(struct slotless_sweep *sweep, struct track *track, uint64_t now_tick,
+                    uint64_t settled_ns, uint64_t overtaken_ns);
 
 #endif

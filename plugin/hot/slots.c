@@ -21,8 +21,8 @@ static bool take_shared(struct box_op *op)
 	uint32_t found = atomic_load_explicit(&op->generation, relaxed);
 
 	if ((found & BOX_OP_STATE_MASK) != BOX_OP_FREE ||
-	    !atomic_compare_exchange_strong_explicit(&op->generation, &found, found | BOX_OP_FILLING,
-						     memory_order_acquire, relaxed))
+	    !atomic_compare_exchange_strong_explicit(
+		&op->generation, &found, found | BOX_OP_FILLING, memory_order_acquire, relaxed))
 		return false;
 	order_stores();
 	return true;
@@ -33,7 +33,8 @@ static bool has_next(const struct track *track, const struct track_ring *ring)
 {
 	const struct box_op *op = &track->ops[atomic_load_explicit(&ring->cursor, relaxed)];
 
-	return (atomic_load_explicit(&op->generation, memory_order_acquire) & BOX_OP_STATE_MASK) == BOX_OP_FREE;
+	return (atomic_load_explicit(&op->generation, memory_order_acquire) & BOX_OP_STATE_MASK) ==
+	       BOX_OP_FREE;
 }
 
 /* Gives the thread a ring that no thread has, unless fewer than `left` would remain. TRACK_RINGS:
@@ -81,8 +82,9 @@ static uint32_t other_ring(const struct track *track, uint64_t self)
 {
 	uint32_t ring = 0;
 
-	while (ring < TRACK_RINGS && !(atomic_load_explicit(&track->rings[ring].owner, relaxed) == self &&
-				       has_next(track, &track->rings[ring])))
+	while (ring < TRACK_RINGS &&
+	       !(atomic_load_explicit(&track->rings[ring].owner, relaxed) == self &&
+	         has_next(track, &track->rings[ring])))
 		ring++;
 	return ring;
 }
@@ -146,9 +148,11 @@ static struct box_op *take_near(struct track *track, struct track_comm *app)
 static uint64_t share_left(const struct track *track, unsigned comm)
 {
 	const struct box_comm *own = &track->box->comms[comm];
-	uint64_t over = atomic_load_explicit(&own->completed, relaxed) + atomic_load_explicit(&own->untimed, relaxed) +
-			atomic_load_explicit(&own->lost, relaxed);
-	uint64_t called = atomic_load_explicit(&track->comms[comm].index, relaxed), end = over + SLOTS_OF_COMM + 1;
+	uint64_t over = atomic_load_explicit(&own->completed, relaxed) +
+	                atomic_load_explicit(&own->untimed, relaxed) +
+	                atomic_load_explicit(&own->lost, relaxed);
+	uint64_t called = atomic_load_explicit(&track->comms[comm].index, relaxed),
+		 end = over + SLOTS_OF_COMM + 1;
 
 	return called < end ? end - called : 0;
 }
@@ -177,7 +181,8 @@ static struct box_op *take(struct track *track, unsigned comm, uint64_t left)
 		return op;
 	op = take_near(track, app);
 	if (op)
-		atomic_store_explicit(&app->crowded, left <= CROWDED_FOR ? (uint32_t)left - 1 : CROWDED_FOR, relaxed);
+		atomic_store_explicit(
+		    &app->crowded, left <= CROWDED_FOR ? (uint32_t)left - 1 : CROWDED_FOR, relaxed);
 	return op;
 }
 

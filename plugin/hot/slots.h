@@ -54,14 +54,16 @@ static inline void slots_begin(struct box_op *op, uint32_t generation)
 /* Takes the slot of the thread's ring whose turn it is. Returns it in the state of being filled,
  * with its index and the generation it had; NULL: it is in use, or the communicator was last called
  * by another thread. By the thread that calls NCCL. */
-static inline __attribute__((always_inline)) struct box_op *slots_take_next(struct track *track, struct track_comm *app,
-									     uint32_t *slot, uint32_t *found)
+static inline __attribute__((always_inline)) struct box_op *
+slots_take_next(struct track *track, struct track_comm *app, uint32_t *slot, uint32_t *found)
 {
-	struct track_ring *ring = &track->rings[atomic_load_explicit(&app->ring, memory_order_relaxed)];
+	struct track_ring *ring =
+	    &track->rings[atomic_load_explicit(&app->ring, memory_order_relaxed)];
 
 	if (!track_likely(atomic_load_explicit(&ring->owner, memory_order_relaxed) == owner_id()))
 		return NULL;
-	uint32_t at = atomic_load_explicit(&ring->cursor, memory_order_relaxed), next = slots_next(at);
+	uint32_t at = atomic_load_explicit(&ring->cursor, memory_order_relaxed),
+		 next = slots_next(at);
 	struct box_op *op = &track->ops[at];
 	uint32_t generation = atomic_load_explicit(&op->generation, memory_order_acquire);
 
@@ -86,13 +88,14 @@ struct slots_use {
 /* The generation of the use that begins of a slot that is being filled. */
 static inline uint32_t slots_generation(const struct box_op *op)
 {
-	return (atomic_load_explicit(&op->generation, memory_order_relaxed) & ~BOX_OP_STATE_MASK) | BOX_OP_USED;
+	return (atomic_load_explicit(&op->generation, memory_order_relaxed) & ~BOX_OP_STATE_MASK) |
+	       BOX_OP_USED;
 }
 
 /* Gives a slot that is being filled to an operation. Returns its handle, which other threads may
  * use from now on. */
-static inline __attribute__((always_inline)) void *slots_use(struct box_op *op, uint32_t slot, uint32_t generation,
-							      const struct slots_use *use)
+static inline __attribute__((always_inline)) void *
+slots_use(struct box_op *op, uint32_t slot, uint32_t generation, const struct slots_use *use)
 {
 	atomic_store_explicit(&op->comm, use->comm, memory_order_relaxed);
 	atomic_store_explicit(&op->comm_generation, use->comm_generation, memory_order_relaxed);
@@ -116,7 +119,8 @@ static inline void slots_make_stale(struct box_op *op)
 	uint64_t handle = atomic_load_explicit(&op->handle, memory_order_relaxed);
 
 	handle &= ~HANDLE_LOOKED_AT;
-	atomic_store_explicit(&op->handle, handle + (4ull << HANDLE_GENERATION_SHIFT), memory_order_relaxed);
+	atomic_store_explicit(&op->handle, handle + (4ull << HANDLE_GENERATION_SHIFT),
+	                      memory_order_relaxed);
 }
 
 /* Makes a slot free whose handles are stale. */
@@ -129,7 +133,8 @@ static inline void slots_clear(struct box_op *op, uint32_t generation)
 	atomic_store_explicit(&op->synced_ns, 0, memory_order_relaxed);
 	atomic_store_explicit(&op->event_tick, 0, memory_order_relaxed);
 	atomic_store_explicit(&op->known_tick, 0, memory_order_relaxed);
-	atomic_store_explicit(&op->generation, (generation & ~BOX_OP_STATE_MASK) + 4, memory_order_release);
+	atomic_store_explicit(&op->generation, (generation & ~BOX_OP_STATE_MASK) + 4,
+	                      memory_order_release);
 }
 
 /* Frees the slot of a use that the caller has ended. */

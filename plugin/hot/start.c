@@ -45,7 +45,7 @@ static bool is_lone(struct track *track, struct track_comm *app, uint32_t number
 {
 	bool was_lone = !likely(atomic_load_explicit(&app->lone_group, relaxed) != number);
 	bool one_call = atomic_load_explicit(&app->call_group, relaxed) == number &&
-			atomic_load_explicit(&app->group_calls, relaxed) == 1;
+	                atomic_load_explicit(&app->group_calls, relaxed) == 1;
 
 	if (!was_lone && !one_call)
 		return false;
@@ -67,16 +67,18 @@ static uint32_t group_of(struct track *track, unsigned comm, const struct event 
 	if (kind != HANDLE_P2P_CALL && kind != HANDLE_GROUP && !has_plan)
 		return 0;
 	/* A group over several communicators has the first one's token. */
-	if (kind != HANDLE_CAPTURED && handle_comm(bits) == comm && atomic_load_explicit(&app->open_group, relaxed) == handle_number(bits)) {
+	if (kind != HANDLE_CAPTURED && handle_comm(bits) == comm &&
+	    atomic_load_explicit(&app->open_group, relaxed) == handle_number(bits)) {
 		if (kind == HANDLE_P2P_CALL && is_lone(track, app, handle_number(bits)))
 			return 0;
 		number = groups_join(&track->groups, bits >> HANDLE_COMM_SHIFT,
-				     !atomic_load_explicit(&app->members, relaxed));
+		                     !atomic_load_explicit(&app->members, relaxed));
 		if (number)
 			atomic_store_explicit(&app->members, true, relaxed);
 	} else if (has_plan) {
 		number = groups_join(&track->groups, plan >> HANDLE_COMM_SHIFT,
-				     atomic_load_explicit(&app->plan_joined, relaxed) != handle_number(plan));
+		                     atomic_load_explicit(&app->plan_joined, relaxed) !=
+		                         handle_number(plan));
 		if (number)
 			atomic_store_explicit(&app->plan_joined, handle_number(plan), relaxed);
 	}
@@ -109,18 +111,20 @@ struct told {
 };
 
 /* Of an operation for which NCCL announces none: 0 where none come. */
-__attribute__((noinline)) static uint8_t untold_channels(const struct track *track, const struct box_comm *comm,
-							 const struct key_fields *fields, uint32_t key,
-							 uint64_t bytes, uint64_t index)
+__attribute__((noinline)) static uint8_t
+untold_channels(const struct track *track, const struct box_comm *comm,
+                const struct key_fields *fields, uint32_t key, uint64_t bytes, uint64_t index)
 {
 	if (!channels_untold(fields->algo, comm->nnodes))
 		return 0;
-	return index % CHANNELS_PROBE ? channels_expected(&track->channels, key, bytes) : EVENT_CHANNELS_UNKNOWN;
+	return index % CHANNELS_PROBE ? channels_expected(&track->channels, key, bytes)
+	                              : EVENT_CHANNELS_UNKNOWN;
 }
 
 /* Of a group's member the group has the time, and it is counted; any other is lost. */
-__attribute__((noinline)) static void *without_slot(struct track *track, struct box_comm *comm, uint32_t key, uint32_t group,
-						    uint64_t bytes, const struct slotless *member)
+__attribute__((noinline)) static void *without_slot(struct track *track, struct box_comm *comm,
+                                                    uint32_t key, uint32_t group, uint64_t bytes,
+                                                    const struct slotless *member)
 {
 	if (!group) {
 		track_drop(track, BOX_DROP_NO_SLOT);
@@ -134,23 +138,26 @@ __attribute__((noinline)) static void *without_slot(struct track *track, struct 
 /* Which key it belongs to, its bytes and its channels. */
 INLINE void find_kind(struct track *track, struct told *told, const struct event *event)
 {
-	if (!likely(memo_recall(&track->comms[told->comm_index], told->comm_index, event, &told->kind)))
+	if (!likely(
+		memo_recall(&track->comms[told->comm_index], told->comm_index, event, &told->kind)))
 		told->kind = memo_find(track, told->comm_index, *event);
 	told->bytes = event->count * told->kind.datatype_bytes;
-	told->channels = likely(event->channels) ? event->channels :
-						   untold_channels(track, told->comm, &told->kind.fields,
-								   told->kind.key, told->bytes, told->index);
+	told->channels = likely(event->channels)
+	                     ? event->channels
+	                     : untold_channels(track, told->comm, &told->kind.fields,
+	                                       told->kind.key, told->bytes, told->index);
 }
 
 /* Whether NCCL gives it times that are its own. From here on it has its place in the order. */
 INLINE bool is_timed(struct track *track, const struct told *told)
 {
-	bool timed = track->options.timing != BOX_TIMING_NONE && told->channels && told->bytes && !told->to_self;
+	bool timed = track->options.timing != BOX_TIMING_NONE && told->channels && told->bytes &&
+	             !told->to_self;
 
 	/* Not in `mixes`, which the thread of the kernels writes all the time. */
 	if (!likely(!atomic_load_explicit(&told->comm->mixed_since, relaxed)))
 		timed = timed && told->kind.fields.func == BOX_FUNC_BROADCAST &&
-			clockmix_broadcast_told(track, told->comm_index);
+		        clockmix_broadcast_told(track, told->comm_index);
 	atomic_store_explicit(&track->comms[told->comm_index].index, told->index, relaxed);
 	if (!likely(atomic_load_explicit(&track->sample_every, relaxed) <= 1))
 		timed = timed && track_is_sampled(track);
@@ -158,20 +165,24 @@ INLINE bool is_timed(struct track *track, const struct told *told)
 }
 
 /* Its peer, and the group that it is a member of. */
-INLINE void find_company(struct track *track, struct told *told, const struct event *event, bool timed)
+INLINE void find_company(struct track *track, struct told *told, const struct event *event,
+                         bool timed)
 {
 	unsigned func = told->kind.fields.func;
 
 	if (told->is_p2p && !told->to_self && track->options.timing != BOX_TIMING_NONE)
-		told->peer = peers_call(&track->peers, track->box, told->comm_index, func, event->peer);
+		told->peer =
+		    peers_call(&track->peers, track->box, told->comm_index, func, event->peer);
 	if (told->is_p2p && (event->parent || event->plan) && (timed || told->to_self)) {
 		told->group = group_of(track, told->comm_index, event);
 		if (told->group)
-			groups_add(&track->groups, told->group, func == BOX_FUNC_SEND, told->bytes, told->to_self);
+			groups_add(&track->groups, told->group, func == BOX_FUNC_SEND, told->bytes,
+			           told->to_self);
 	}
 }
 
-INLINE void count_root(struct track *track, const struct told *told, const struct event *event, const void *handle)
+INLINE void count_root(struct track *track, const struct told *told, const struct event *event,
+                       const void *handle)
 {
 	uint8_t func = told->kind.fields.func;
 
@@ -182,7 +193,8 @@ INLINE void count_root(struct track *track, const struct told *told, const struc
 INLINE void count_hot_time(struct track *track, const struct told *told)
 {
 	if (!likely(!told->is_hot_sample))
-		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - told->begin_tick, relaxed);
+		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - told->begin_tick,
+		                          relaxed);
 }
 
 /* Gives an operation with a time its slot. Returns its handle; NULL: there is no slot. */
@@ -236,10 +248,10 @@ INLINE void *operation(struct track *track, struct told *told, const struct even
 	count_root(track, told, event, handle);
 	if (!likely(handle))
 		return without_slot(track, told->comm, told->kind.key, told->group, told->bytes,
-				    &(struct slotless){ .index = told->index,
-							.enqueue_tick = told->begin_tick,
-							.channels = told->channels,
-							.comm_generation = told->comm_generation });
+		                    &(struct slotless){ .index = told->index,
+		                                        .enqueue_tick = told->begin_tick,
+		                                        .channels = told->channels,
+		                                        .comm_generation = told->comm_generation });
 	if (!likely(!told->begin_tick || told->is_p2p))
 		skew_begin(track, told->comm_index, handle);
 	count_hot_time(track, told);
@@ -248,14 +260,16 @@ INLINE void *operation(struct track *track, struct told *told, const struct even
 
 void *track_operation(struct track *track, void *context, const struct event *event)
 {
-	struct told told = { .is_p2p = event->peer != EVENT_NO_PEER, .peer = { .entry = PEERS_NONE } };
+	struct told told = { .is_p2p = event->peer != EVENT_NO_PEER,
+	                     .peer = { .entry = PEERS_NONE } };
 
 	if (!atomic_load_explicit(&track->follows, relaxed))
 		return NULL;
 	told.comm_index = handle_context_comm(context, &told.comm_generation);
 	told.comm = &track->box->comms[told.comm_index % BOX_LIVE_COMMS];
 	if (!likely(told.comm_index != UINT32_MAX &&
-		    atomic_load_explicit(&told.comm->generation, relaxed) == told.comm_generation)) {
+	            atomic_load_explicit(&told.comm->generation, relaxed) ==
+	                told.comm_generation)) {
 		comm_of(track, context, &told.comm_generation); /* counts why */
 		return NULL;
 	}
@@ -291,9 +305,11 @@ void track_enqueued(struct track *track, void *operation)
 static uint64_t parts_of(const struct box_comm *comm, const struct abi_ce_coll *ce)
 {
 	uint8_t func = strings_number(STRINGS_FUNC, ce->func);
-	bool is_roots = (func == BOX_FUNC_GATHER || func == BOX_FUNC_SCATTER) && ce->root == comm->rank;
+	bool is_roots =
+	    (func == BOX_FUNC_GATHER || func == BOX_FUNC_SCATTER) && ce->root == comm->rank;
 
-	return (func == BOX_FUNC_ALLTOALL || is_roots) && comm->nranks > 0 ? (uint64_t)comm->nranks : 1;
+	return (func == BOX_FUNC_ALLTOALL || is_roots) && comm->nranks > 0 ? (uint64_t)comm->nranks
+	                                                                   : 1;
 }
 
 static uint64_t copy_engine_bytes(const struct box_comm *comm, const struct abi_ce_coll *ce)
@@ -301,7 +317,8 @@ static uint64_t copy_engine_bytes(const struct box_comm *comm, const struct abi_
 	return ce->count * strings_datatype_bytes(ce->datatype) * parts_of(comm, ce);
 }
 
-uint64_t track_copy_engine_bytes(const struct track *track, const void *context, const struct abi_ce_coll *ce)
+uint64_t track_copy_engine_bytes(const struct track *track, const void *context,
+                                 const struct abi_ce_coll *ce)
 {
 	uint32_t generation;
 	unsigned comm = handle_context_comm(context, &generation);
@@ -311,7 +328,10 @@ uint64_t track_copy_engine_bytes(const struct track *track, const void *context,
 
 void track_copy_engine(struct track *track, void *context, const struct abi_ce_coll *ce)
 {
-	const struct event event = { .peer = EVENT_NO_PEER, .func = ce->func, .datatype = ce->datatype, .count = ce->count };
+	const struct event event = { .peer = EVENT_NO_PEER,
+	                             .func = ce->func,
+	                             .datatype = ce->datatype,
+	                             .count = ce->count };
 	uint32_t generation;
 
 	if (!atomic_load_explicit(&track->follows, relaxed))

@@ -21,7 +21,8 @@ void *track_operation(struct track *track, void *context, const struct event *ev
 void track_copy_engine(struct track *track, void *context, const struct abi_ce_coll *ce);
 
 /* Those bytes; 0 for a context that is not ours. */
-uint64_t track_copy_engine_bytes(const struct track *track, const void *context, const struct abi_ce_coll *ce);
+uint64_t track_copy_engine_bytes(const struct track *track, const void *context,
+                                 const struct abi_ce_coll *ce);
 
 /* v1 to v3 tell id, name and rank of the communicator with each operation. Returns true for the one
  * that named it. */
@@ -29,7 +30,8 @@ bool track_name(struct track *track, void *context, uint64_t id, const char *nam
 
 /* What v7 says besides of an operation that has just begun, for the traces: only while there are
  * some. `kernel_variant`: NULL for none. */
-void track_note(struct track *track, void *operation, uint64_t user_tag, const char *kernel_variant);
+void track_note(struct track *track, void *operation, uint64_t user_tag,
+                const char *kernel_variant);
 
 /* NCCL's stop of a Coll or P2p: a time of the traces. */
 void track_enqueued(struct track *track, void *operation);

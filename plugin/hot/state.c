@@ -12,7 +12,8 @@ void track_follow_comm(struct track *track, unsigned comm)
 	bool is_mixed = atomic_load_explicit(&track->mixes[comm].since, relaxed);
 	void *context = handle_context(comm, atomic_load_explicit(&record->generation, relaxed));
 
-	atomic_store_explicit(&track->comms[comm].context, lives && track_is_fast(track) && !is_mixed ? context : NULL, relaxed);
+	atomic_store_explicit(&track->comms[comm].context,
+	                      lives && track_is_fast(track) && !is_mixed ? context : NULL, relaxed);
 }
 
 void track_end_comm(struct track *track, unsigned comm)

@@ -41,7 +41,7 @@ struct track_memo {
 	_Alignas(64) _Atomic uint32_t turn; /* odd while it is written */
 	_Atomic uint32_t key;
 	_Atomic(const char *) func, datatype, algo, proto; /* func NULL: empty */
-	_Atomic uint32_t kind;              /* func | algo << 8 | proto << 16 | size class << 24 */
+	_Atomic uint32_t kind; /* func | algo << 8 | proto << 16 | size class << 24 */
 	_Atomic uint32_t datatype_bytes;
 };
 #define TRACK_MEMOS 16u /* of a communicator */
@@ -54,15 +54,15 @@ struct track_memo {
 struct track_comm {
 	/* Of the communicator while its operations may take the quick way; NULL: they may not. */
 	_Alignas(128) _Atomic(void *) context;
-	_Atomic uint64_t index;               /* of the latest operation: its place in the order, from 1 */
-	_Atomic uint32_t ring;                /* of the thread that called last, or another one's */
-	_Atomic uint32_t groups;              /* calls so far */
-	_Atomic uint32_t open_group;          /* the one that has not returned; 0: none */
-	_Atomic bool members;                 /* Sends or Recvs joined it */
-	_Atomic bool has_p2p;                 /* some were called */
-	_Atomic uint16_t plan;                /* counts what NCCL launches: of the operations that are told now */
-	_Atomic uint32_t group_thread;        /* track_thread() of the one that opened it */
-	_Atomic uint32_t plan_joined;         /* the latest plan (its number) that Sends or Recvs joined */
+	_Atomic uint64_t index;      /* of the latest operation: its place in the order, from 1 */
+	_Atomic uint32_t ring;       /* of the thread that called last, or another one's */
+	_Atomic uint32_t groups;     /* calls so far */
+	_Atomic uint32_t open_group; /* the one that has not returned; 0: none */
+	_Atomic bool members;        /* Sends or Recvs joined it */
+	_Atomic bool has_p2p;        /* some were called */
+	_Atomic uint16_t plan; /* counts what NCCL launches: of the operations that are told now */
+	_Atomic uint32_t group_thread; /* track_thread() of the one that opened it */
+	_Atomic uint32_t plan_joined;  /* the latest plan (its number) that Sends or Recvs joined */
 	/* Names of functions of seen_funcs, by address; NULL: none. */
 	_Atomic(const char *) known[TRACK_KNOWN];
 	struct track_memo memos[TRACK_MEMOS];
@@ -75,12 +75,13 @@ struct track_comm {
 	_Atomic uint32_t shared_cursor; /* slot of the shared half to look at first */
 	/* For so many operations more the thread's own slots are not searched. */
 	_Atomic uint32_t crowded;
-	_Atomic uint8_t graph;          /* enum clockmix_graph */
+	_Atomic uint8_t graph; /* enum clockmix_graph */
 	/* The latest symmetric collective with a time: its handle; 0: none. */
 	_Atomic uint64_t symmetric;
 	_Atomic uint16_t symmetric_plan; /* the plan that it is in */
 };
-_Static_assert(offsetof(struct track_comm, memos) == 64, "what every operation needs of it is one line");
+_Static_assert(offsetof(struct track_comm, memos) == 64,
+               "what every operation needs of it is one line");
 
 /* A thread's own slots, of which it takes in turns. */
 struct track_ring {
@@ -90,9 +91,9 @@ struct track_ring {
 #define TRACK_RINGS 16u
 
 struct track_options {
-	bool p2p;                 /* follow Sends and Recvs */
-	bool host_time;           /* hot/hosttime.h */
-	uint8_t api;              /* NCCL's interface; 0: not known */
+	bool p2p;       /* follow Sends and Recvs */
+	bool host_time; /* hot/hosttime.h */
+	uint8_t api;    /* NCCL's interface; 0: not known */
 	enum box_timing timing;
 };
 
@@ -137,23 +138,23 @@ struct track {
 	/* Read by every event, written hardly ever. */
 	/* `ops`; while the fast functions must do nothing, slots that are all free. */
 	_Atomic(struct box_op *) fast_ops;
-	struct box_op *ops;             /* box->ops */
-	_Atomic bool active;            /* false in a forked child: the box is the parent's */
-	_Atomic bool follows;           /* new operations; what is in flight is followed while `active` */
-	_Atomic bool full;              /* the pool was, and nothing has been freed since */
-	_Atomic bool labelled;          /* some operation had a label (hot/labels.h) */
-	bool has_popcnt;                /* the processor has that instruction */
+	struct box_op *ops;    /* box->ops */
+	_Atomic bool active;   /* false in a forked child: the box is the parent's */
+	_Atomic bool follows;  /* new operations; what is in flight is followed while `active` */
+	_Atomic bool full;     /* the pool was, and nothing has been freed since */
+	_Atomic bool labelled; /* some operation had a label (hot/labels.h) */
+	bool has_popcnt;       /* the processor has that instruction */
 	struct track_options options;
 	/* Kernel events for one operation in so many; 0 and 1: for all. */
 	_Atomic uint32_t sample_every;
 	struct box *box;
 	uint64_t ns_per_tick_q32;
-	struct jsonring *json;          /* where finished operations go; NULL: nowhere */
-	struct trace_op *traces;        /* one for each slot; NULL unless verbose */
-	uint64_t clocks_ticks;          /* how long a comparison of the clocks holds */
-	_Atomic uint64_t sweep_tick;    /* when the last round began: what it did not see is younger */
-	_Atomic(int *) mask;            /* NCCL's activation mask; NULL while it may be gone */
-	_Atomic int mask_all;           /* what we want of it, kernel events and all */
+	struct jsonring *json;       /* where finished operations go; NULL: nowhere */
+	struct trace_op *traces;     /* one for each slot; NULL unless verbose */
+	uint64_t clocks_ticks;       /* how long a comparison of the clocks holds */
+	_Atomic uint64_t sweep_tick; /* when the last round began: what it did not see is younger */
+	_Atomic(int *) mask;         /* NCCL's activation mask; NULL while it may be gone */
+	_Atomic int mask_all;        /* what we want of it, kernel events and all */
 	/* While sampling without the mask: the operations of the next group. */
 	_Atomic bool leaves_out;
 	_Alignas(64) _Atomic uint32_t sample_count; /* groups while sample_every > 1 */
@@ -178,7 +179,8 @@ struct track {
 #define TRACK_HOT_SAMPLE 256u
 /* Of one operation in so many of a communicator box_op.enqueue_tick is the time of the call. */
 #define TRACK_CALL_SAMPLE 64u
-_Static_assert(TRACK_HOT_SAMPLE % TRACK_CALL_SAMPLE == 0, "whose time in our functions is taken, its call is, too");
+_Static_assert(TRACK_HOT_SAMPLE % TRACK_CALL_SAMPLE == 0,
+               "whose time in our functions is taken, its call is, too");
 /* The Sends and Recvs of a larger group are sampled as one operation only. */
 #define TRACK_GROUP_SAMPLES 8u
 #define track_likely(x) __builtin_expect(!!(x), 1)
@@ -242,7 +244,8 @@ static inline uint32_t track_next_group(struct track_comm *app)
 {
 	uint32_t number = atomic_fetch_add_explicit(&app->groups, 1, memory_order_relaxed) + 1;
 
-	return number ? number : atomic_fetch_add_explicit(&app->groups, 1, memory_order_relaxed) + 1;
+	return number ? number
+	              : atomic_fetch_add_explicit(&app->groups, 1, memory_order_relaxed) + 1;
 }
 
 /* What NCCL tells from now on is launched as another kernel. Two threads at the same time may give
@@ -260,13 +263,15 @@ static inline void track_next_plan(struct track_comm *app)
 /* box_op.group of an operation that is told now. */
 static inline uint32_t track_group_and_plan(const struct track_comm *app, uint32_t group)
 {
-	return group | (uint32_t)atomic_load_explicit(&app->plan, memory_order_relaxed) << CLOCKMIX_PLAN_SHIFT;
+	return group | (uint32_t)atomic_load_explicit(&app->plan, memory_order_relaxed)
+	                   << CLOCKMIX_PLAN_SHIFT;
 }
 
 /* The number of an operation's group + 1; 0: it has none. */
 static inline uint32_t track_group_of(const struct box_op *op)
 {
-	return atomic_load_explicit(&op->group, memory_order_relaxed) & ((1u << CLOCKMIX_PLAN_SHIFT) - 1);
+	return atomic_load_explicit(&op->group, memory_order_relaxed) &
+	       ((1u << CLOCKMIX_PLAN_SHIFT) - 1);
 }
 
 /* Each call of a collective is looked at from now on (track_knows). */

@@ -13,7 +13,7 @@
 struct trace_op *trace_open(unsigned slots)
 {
 	void *map = mmap(NULL, slots * sizeof(struct trace_op), PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 
 	return map == MAP_FAILED ? NULL : map;
 }
@@ -76,17 +76,21 @@ void trace_copy(struct trace_op *to, const struct trace_op *from)
 		atomic_store_explicit(&to->generation, 0, relaxed);
 		return;
 	}
-	uint32_t stop_generation = atomic_load_explicit(&from->stop_generation, memory_order_acquire);
+	uint32_t stop_generation =
+	    atomic_load_explicit(&from->stop_generation, memory_order_acquire);
 
 	to->start_tick = from->start_tick;
 	to->started = from->started;
 	to->stopped = from->stopped;
 	to->user_tag = from->user_tag;
 	memcpy(to->kernel_variant, from->kernel_variant, sizeof(to->kernel_variant));
-	atomic_store_explicit(&to->generation, atomic_load_explicit(&from->generation, relaxed), relaxed);
+	atomic_store_explicit(&to->generation, atomic_load_explicit(&from->generation, relaxed),
+	                      relaxed);
 	atomic_store_explicit(&to->stop_generation, stop_generation, relaxed);
-	atomic_store_explicit(&to->stop_tick, atomic_load_explicit(&from->stop_tick, relaxed), relaxed);
-	atomic_store_explicit(&to->stop_number, atomic_load_explicit(&from->stop_number, relaxed), relaxed);
+	atomic_store_explicit(&to->stop_tick, atomic_load_explicit(&from->stop_tick, relaxed),
+	                      relaxed);
+	atomic_store_explicit(&to->stop_number, atomic_load_explicit(&from->stop_number, relaxed),
+	                      relaxed);
 	for (uint64_t left = from->started & from->stopped; left; left &= left - 1) {
 		unsigned channel = (unsigned)__builtin_ctzll(left);
 

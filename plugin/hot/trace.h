@@ -21,7 +21,7 @@ struct trace_channel {
 };
 
 struct trace_op {
-	uint64_t start_tick; /* its number is 1 */
+	uint64_t start_tick;       /* its number is 1 */
 	uint64_t started, stopped; /* bit i: channel i */
 	_Atomic uint32_t events;
 	_Atomic uint32_t stop_number;

@@ -11,18 +11,20 @@ void jsoncomms_add(struct jsoncomms *comms, struct json_comm *comm)
 {
 	if (!comm)
 		return;
-	if (comm->comm >= BOX_COMMS || atomic_load_explicit(&comms->waiting, relaxed) >= MOST_WAITING) {
+	if (comm->comm >= BOX_COMMS ||
+	    atomic_load_explicit(&comms->waiting, relaxed) >= MOST_WAITING) {
 		free(comm);
 		return;
 	}
 	atomic_fetch_add_explicit(&comms->waiting, 1, relaxed);
 	comm->next = atomic_load_explicit(&comms->incoming, relaxed);
-	while (!atomic_compare_exchange_weak_explicit(&comms->incoming, &comm->next, comm, memory_order_release,
-						      relaxed))
+	while (!atomic_compare_exchange_weak_explicit(&comms->incoming, &comm->next, comm,
+	                                              memory_order_release, relaxed))
 		;
 }
 
-static const struct json_comm *find_known(const struct jsoncomms *comms, unsigned comm, uint32_t generation)
+static const struct json_comm *find_known(const struct jsoncomms *comms, unsigned comm,
+                                          uint32_t generation)
 {
 	for (const struct json_comm *at = comms->known[comm]; at; at = at->next)
 		if (at->generation == generation)
@@ -51,7 +53,8 @@ static void keep(struct json_comm **known, struct json_comm *comm)
 
 static void take_in(struct jsoncomms *comms)
 {
-	struct json_comm *at = atomic_exchange_explicit(&comms->incoming, NULL, memory_order_acquire);
+	struct json_comm *at =
+	    atomic_exchange_explicit(&comms->incoming, NULL, memory_order_acquire);
 	struct json_comm *in_order = NULL;
 
 	while (at) {

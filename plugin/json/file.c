@@ -58,8 +58,11 @@ static bool reopen(struct jsonfile *file)
 	if (!file->kept_count)
 		return false;
 	file_name(file, newest(file)->number, name);
-	descriptor_take(&file->log, openat(file->at.fd, name, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-	if (descriptor_fd(&file->log, &found) >= 0 && file_is_same(&newest(file)->identity, &found)) {
+	descriptor_take(
+	    &file->log,
+	    openat(file->at.fd, name, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+	if (descriptor_fd(&file->log, &found) >= 0 &&
+	    file_is_same(&newest(file)->identity, &found)) {
 		file->offset = found.bytes;
 		return true;
 	}
@@ -102,7 +105,9 @@ static int create_next(struct jsonfile *file)
 		unsigned number = file->next_number++;
 
 		file_name(file, number, name);
-		int fd = openat(file->at.fd, name, O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+		int fd =
+		    openat(file->at.fd, name,
+		           O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
 
 		if (fd >= 0)
 			return keep(file, fd, number, name);
@@ -178,7 +183,9 @@ static void look_again(struct jsonfile *file)
 
 size_t jsonfile_room(const struct jsonfile *file, bool ending)
 {
-	size_t room = !ending ? JSONFILE_CHUNK_BYTES : file->gzip ? JSONFILE_LAST_PACKED_BYTES : JSONFILE_LAST_BYTES;
+	size_t room = !ending      ? JSONFILE_CHUNK_BYTES
+	              : file->gzip ? JSONFILE_LAST_PACKED_BYTES
+	                           : JSONFILE_LAST_BYTES;
 	uint64_t limit = limit_bytes(file);
 
 	return limit < room ? (size_t)limit : room;
@@ -249,7 +256,8 @@ void jsonfile_put_end(struct jsonfile *file, const char *text, size_t length)
 	if (length > limit_bytes(file) || !end_name(file, name))
 		return;
 	unlinkat(file->at.fd, name, 0);
-	int fd = descriptor_move(openat(file->at.fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+	int fd = descriptor_move(
+	    openat(file->at.fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
 
 	if (fd < 0)
 		return;

@@ -32,13 +32,13 @@ struct jsonfile_kept {
 struct jsonfile {
 	char dir[PATH_MAX]; /* made with its parents when the first line comes */
 	char stem[128];
-	uint64_t file_bytes; /* of one file */
-	unsigned files;      /* kept, 1 to JSONFILE_KEPT */
-	struct gzip *gzip;   /* NULL: plain */
+	uint64_t file_bytes;       /* of one file */
+	unsigned files;            /* kept, 1 to JSONFILE_KEPT */
+	struct gzip *gzip;         /* NULL: plain */
 	struct descriptor at, log; /* the directory and the file */
-	uint64_t offset;     /* end of the whole lines */
-	bool torn;           /* beyond them is half a line that could not be taken back */
-	bool ended;          /* there is a file that says so */
+	uint64_t offset;           /* end of the whole lines */
+	bool torn;                 /* beyond them is half a line that could not be taken back */
+	bool ended;                /* there is a file that says so */
 	unsigned next_number;
 	unsigned kept_count;
 	struct jsonfile_kept kept[JSONFILE_KEPT]; /* oldest first; the last is open, or was */

@@ -22,7 +22,14 @@ struct stream {
 _Static_assert(sizeof(struct stream) == 112, "deflateInit2_ compares this");
 #endif
 
-enum { FINISH = 4, STREAM_END = 1, DEFLATED = 8, FASTEST = 1, GZIP_WINDOW_BITS = 15 + 16, MEMORY_LEVEL = 8 };
+enum {
+	FINISH = 4,
+	STREAM_END = 1,
+	DEFLATED = 8,
+	FASTEST = 1,
+	GZIP_WINDOW_BITS = 15 + 16,
+	MEMORY_LEVEL = 8
+};
 
 struct gzip {
 	struct stream stream;
@@ -41,13 +48,16 @@ struct gzip *gzip_open(void)
 
 	if (!gzip)
 		return NULL;
-	init = (int (*)(struct stream *, int, int, int, int, int, const char *, int))dlsym(library, "deflateInit2_");
+	init = (int (*)(struct stream *, int, int, int, int, int, const char *, int))dlsym(
+	    library, "deflateInit2_");
 	gzip->deflate = (int (*)(struct stream *, int))dlsym(library, "deflate");
 	gzip->reset = (int (*)(struct stream *))dlsym(library, "deflateReset");
-	gzip->bound = (unsigned long (*)(struct stream *, unsigned long))dlsym(library, "deflateBound");
+	gzip->bound =
+	    (unsigned long (*)(struct stream *, unsigned long))dlsym(library, "deflateBound");
 	/* Only the first digit of the version is looked at. */
 	if (init && gzip->deflate && gzip->reset && gzip->bound &&
-	    init(&gzip->stream, FASTEST, DEFLATED, GZIP_WINDOW_BITS, MEMORY_LEVEL, 0, "1", sizeof(gzip->stream)) == 0)
+	    init(&gzip->stream, FASTEST, DEFLATED, GZIP_WINDOW_BITS, MEMORY_LEVEL, 0, "1",
+	         sizeof(gzip->stream)) == 0)
 		return gzip; /* the library stays: it is used as long as the process lives */
 	free(gzip);
 	return NULL;

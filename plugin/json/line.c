@@ -10,7 +10,7 @@
 #include "box/names.h"
 #include "hot/trace.h"
 
-#define TEXT_BYTES 255u  /* of a host name and the like */
+#define TEXT_BYTES 255u /* of a host name and the like */
 #define COMM_ROOM (1024u + JSON_ESCAPED_ROOM(JSON_NAME_BYTES + 5 * TEXT_BYTES))
 #define OPERATION_ROOM 1280u
 #define TRACE_ROOM (512u + TRACE_CHANNELS * 320u)
@@ -24,34 +24,53 @@ struct piece {
 #define PIECE(literal) { literal, sizeof(literal) - 1 }
 
 enum key {
-	KEY_FUNC, KEY_SN, KEY_PEER, KEY_BYTES, KEY_TIME_US, KEY_SOURCE, KEY_ALGBW, KEY_BUSBW, KEY_TRACE_SN,
-	KEY_TRACE_STOP_SN, KEY_TRACE_TS, KEY_TRACE_STOP_TS, KEY_ALGO, KEY_PROTO, KEY_CHANNELS, KEY_TIME_NS,
-	KEY_START_US, KEY_END_US, KEY_GPU_START_NS, KEY_USER_TAG, KEY_VARIANT,
+	KEY_FUNC,
+	KEY_SN,
+	KEY_PEER,
+	KEY_BYTES,
+	KEY_TIME_US,
+	KEY_SOURCE,
+	KEY_ALGBW,
+	KEY_BUSBW,
+	KEY_TRACE_SN,
+	KEY_TRACE_STOP_SN,
+	KEY_TRACE_TS,
+	KEY_TRACE_STOP_TS,
+	KEY_ALGO,
+	KEY_PROTO,
+	KEY_CHANNELS,
+	KEY_TIME_NS,
+	KEY_START_US,
+	KEY_END_US,
+	KEY_GPU_START_NS,
+	KEY_USER_TAG,
+	KEY_VARIANT,
 	KEYS,
 };
-#define KEY_PIECES(p) { \
-	[KEY_FUNC] = PIECE("},\"" p "_perf\":{\"" p "\":\""), \
-	[KEY_SN] = PIECE("\",\"" p "_sn\":"), \
-	[KEY_PEER] = PIECE(",\"" p "_peer\":"), \
-	[KEY_BYTES] = PIECE(",\"" p "_msg_size_bytes\":"), \
-	[KEY_TIME_US] = PIECE(",\"" p "_exec_time_us\":"), \
-	[KEY_SOURCE] = PIECE(",\"" p "_timing_source\":\""), \
-	[KEY_ALGBW] = PIECE("\",\"" p "_algobw_gbs\":"), \
-	[KEY_BUSBW] = PIECE(",\"" p "_busbw_gbs\":"), \
-	[KEY_TRACE_SN] = PIECE(",\"event_trace_sn\":{\"" p "_start_sn\":"), \
-	[KEY_TRACE_STOP_SN] = PIECE(",\"" p "_stop_sn\":"), \
-	[KEY_TRACE_TS] = PIECE(",\"event_trace_ts\":{\"" p "_start_ts\":"), \
-	[KEY_TRACE_STOP_TS] = PIECE(",\"" p "_stop_ts\":"), \
-	[KEY_ALGO] = PIECE(",\"" p "_algo\":\""), \
-	[KEY_PROTO] = PIECE("\",\"" p "_proto\":\""), \
-	[KEY_CHANNELS] = PIECE(",\"" p "_channels\":"), \
-	[KEY_TIME_NS] = PIECE(",\"" p "_exec_time_ns\":"), \
-	[KEY_START_US] = PIECE(",\"" p "_start_us\":"), \
-	[KEY_END_US] = PIECE(",\"" p "_end_us\":"), \
-	[KEY_GPU_START_NS] = PIECE(",\"" p "_gpu_start_ns\":"), \
-	[KEY_USER_TAG] = PIECE(",\"" p "_user_tag\":"), \
-	[KEY_VARIANT] = PIECE(",\"" p "_kernel_variant\":\""), \
-}
+#define KEY_PIECES(p)                                                                              \
+	{                                                                                          \
+		[KEY_FUNC] = PIECE("},\"" p "_perf\":{\"" p "\":\""),                              \
+		[KEY_SN] = PIECE("\",\"" p "_sn\":"),                                              \
+		[KEY_PEER] = PIECE(",\"" p "_peer\":"),                                            \
+		[KEY_BYTES] = PIECE(",\"" p "_msg_size_bytes\":"),                                 \
+		[KEY_TIME_US] = PIECE(",\"" p "_exec_time_us\":"),                                 \
+		[KEY_SOURCE] = PIECE(",\"" p "_timing_source\":\""),                               \
+		[KEY_ALGBW] = PIECE("\",\"" p "_algobw_gbs\":"),                                   \
+		[KEY_BUSBW] = PIECE(",\"" p "_busbw_gbs\":"),                                      \
+		[KEY_TRACE_SN] = PIECE(",\"event_trace_sn\":{\"" p "_start_sn\":"),                \
+		[KEY_TRACE_STOP_SN] = PIECE(",\"" p "_stop_sn\":"),                                \
+		[KEY_TRACE_TS] = PIECE(",\"event_trace_ts\":{\"" p "_start_ts\":"),                \
+		[KEY_TRACE_STOP_TS] = PIECE(",\"" p "_stop_ts\":"),                                \
+		[KEY_ALGO] = PIECE(",\"" p "_algo\":\""),                                          \
+		[KEY_PROTO] = PIECE("\",\"" p "_proto\":\""),                                      \
+		[KEY_CHANNELS] = PIECE(",\"" p "_channels\":"),                                    \
+		[KEY_TIME_NS] = PIECE(",\"" p "_exec_time_ns\":"),                                 \
+		[KEY_START_US] = PIECE(",\"" p "_start_us\":"),                                    \
+		[KEY_END_US] = PIECE(",\"" p "_end_us\":"),                                        \
+		[KEY_GPU_START_NS] = PIECE(",\"" p "_gpu_start_ns\":"),                            \
+		[KEY_USER_TAG] = PIECE(",\"" p "_user_tag\":"),                                    \
+		[KEY_VARIANT] = PIECE(",\"" p "_kernel_variant\":\""),                             \
+	}
 static const struct piece coll_keys[KEYS] = KEY_PIECES("coll");
 static const struct piece p2p_keys[KEYS] = KEY_PIECES("p2p");
 
@@ -73,15 +92,17 @@ static unsigned utf8_length(const unsigned char *at, size_t left)
 	static const struct {
 		unsigned char first, last, second_low, second_high, length;
 	} forms[] = {
-		{ 0xc2, 0xdf, 0x80, 0xbf, 2 }, { 0xe0, 0xe0, 0xa0, 0xbf, 3 }, { 0xe1, 0xec, 0x80, 0xbf, 3 },
-		{ 0xed, 0xed, 0x80, 0x9f, 3 }, { 0xee, 0xef, 0x80, 0xbf, 3 }, { 0xf0, 0xf0, 0x90, 0xbf, 4 },
+		{ 0xc2, 0xdf, 0x80, 0xbf, 2 }, { 0xe0, 0xe0, 0xa0, 0xbf, 3 },
+		{ 0xe1, 0xec, 0x80, 0xbf, 3 }, { 0xed, 0xed, 0x80, 0x9f, 3 },
+		{ 0xee, 0xef, 0x80, 0xbf, 3 }, { 0xf0, 0xf0, 0x90, 0xbf, 4 },
 		{ 0xf1, 0xf3, 0x80, 0xbf, 4 }, { 0xf4, 0xf4, 0x80, 0x8f, 4 },
 	};
 
 	for (size_t i = 0; i < sizeof(forms) / sizeof(*forms); i++) {
 		if (at[0] < forms[i].first || at[0] > forms[i].last)
 			continue;
-		if (left < forms[i].length || at[1] < forms[i].second_low || at[1] > forms[i].second_high)
+		if (left < forms[i].length || at[1] < forms[i].second_low ||
+		    at[1] > forms[i].second_high)
 			return 0;
 		for (unsigned n = 2; n < forms[i].length; n++)
 			if ((at[n] & 0xc0) != 0x80)
@@ -98,9 +119,11 @@ static size_t cut(const char *from, size_t bytes)
 
 	if (length < bytes || !from[length])
 		return length;
-	for (unsigned back = 0; back < 3 && start && ((unsigned char)from[start] & 0xc0) == 0x80; back++)
+	for (unsigned back = 0; back < 3 && start && ((unsigned char)from[start] & 0xc0) == 0x80;
+	     back++)
 		start--;
-	return utf8_length((const unsigned char *)from + start, strnlen(from + start, 4)) ? start : length;
+	return utf8_length((const unsigned char *)from + start, strnlen(from + start, 4)) ? start
+	                                                                                  : length;
 }
 
 char *json_escape(char *to, const char *from, size_t bytes)
@@ -110,7 +133,8 @@ char *json_escape(char *to, const char *from, size_t bytes)
 
 	for (size_t i = 0; i < length;) {
 		unsigned char c = (unsigned char)from[i];
-		unsigned wide = c < 0x80 ? 1 : utf8_length((const unsigned char *)from + i, length - i);
+		unsigned wide =
+		    c < 0x80 ? 1 : utf8_length((const unsigned char *)from + i, length - i);
 
 		if (!wide) {
 			to = PUT_LITERAL(to, "\xef\xbf\xbd");
@@ -158,21 +182,24 @@ static char *put_known(char *to, const char *key, uint64_t value, bool known)
 	return known ? put_u64(to, value) : PUT_LITERAL(to, "null");
 }
 
-static char *put_head(char *to, const struct json_process *process, const struct json_comm_fields *fields)
+static char *put_head(char *to, const struct json_process *process,
+                      const struct json_comm_fields *fields)
 {
 	to = PUT_LITERAL(to, "{\"header\":{\"id\":\"");
 	to = put_id(to, fields->id);
-	to = put_string(to, "\",\"comm_name\":\"", fields->name && *fields->name ? fields->name : "unknown",
-			JSON_NAME_BYTES);
+	to = put_string(to, "\",\"comm_name\":\"",
+	                fields->name && *fields->name ? fields->name : "unknown", JSON_NAME_BYTES);
 	to = put_number(to, ",\"rank\":", fields->rank);
 	to = put_number(to, ",\"n_ranks\":", fields->nranks);
 	to = put_number(to, ",\"nnodes\":", fields->nnodes);
 	to = PUT_LITERAL(to, "},\"metadata\":{\"inspector_output_format_version\":\"v4.0\"");
 	to = put_string(to, ",\"git_rev\":\"slurm-nccl-inspector-", process->version, TEXT_BYTES);
-	return PUT_LITERAL(to, ",\"rec_mechanism\":\"nccl_profiler_interface\",\"dump_timestamp_us\":");
+	return PUT_LITERAL(to,
+	                   ",\"rec_mechanism\":\"nccl_profiler_interface\",\"dump_timestamp_us\":");
 }
 
-static char *put_tail(char *to, const struct json_process *process, const struct json_comm_fields *fields)
+static char *put_tail(char *to, const struct json_process *process,
+                      const struct json_comm_fields *fields)
 {
 	to = put_string(to, ",\"hostname\":\"", process->hostname, TEXT_BYTES);
 	to = put_number(to, ",\"pid\":", process->pid);
@@ -185,7 +212,8 @@ static char *put_tail(char *to, const struct json_process *process, const struct
 	return PUT_LITERAL(to, ",\"lines_dropped\":");
 }
 
-struct json_comm *json_comm_new(const struct json_process *process, const struct json_comm_fields *fields)
+struct json_comm *json_comm_new(const struct json_process *process,
+                                const struct json_comm_fields *fields)
 {
 	char text[COMM_ROOM];
 	char *tail = put_head(text, process, fields);
@@ -215,13 +243,15 @@ static uint64_t real_us(const struct json_batch *batch, uint64_t tick)
 	uint64_t now = batch->now_tick;
 
 	if (tick <= now)
-		return (batch->now_real_ns - clock_ticks_to_ns(now - tick, batch->ns_per_tick_q32)) / 1000;
+		return (batch->now_real_ns -
+		        clock_ticks_to_ns(now - tick, batch->ns_per_tick_q32)) /
+		       1000;
 	return (batch->now_real_ns + clock_ticks_to_ns(tick - now, batch->ns_per_tick_q32)) / 1000;
 }
 
 /* The vendor's keys for one event: "_sn" its number, "_ts" its time in microseconds. */
-static char *put_events(char *to, const struct json_batch *batch, const struct trace_op *trace, bool times,
-			bool cpu_timed)
+static char *put_events(char *to, const struct json_batch *batch, const struct trace_op *trace,
+                        bool times, bool cpu_timed)
 {
 	const char *unit = times ? "_ts\":" : "_sn\":";
 	char *begin;
@@ -242,28 +272,31 @@ static char *put_events(char *to, const struct json_batch *batch, const struct t
 		/* The GPU's clock came just before the stop; an interface without such clocks has
 		 * no such event. */
 		if (!cpu_timed)
-			to = put_u64(put_text(PUT_LITERAL(to, ",\"kernel_record"), unit), stop - !times);
+			to = put_u64(put_text(PUT_LITERAL(to, ",\"kernel_record"), unit),
+			             stop - !times);
 		*to++ = '}';
 	}
 	return PUT_LITERAL(to, "]}");
 }
 
 static char *put_trace(char *to, const struct piece *keys, const struct json_record *record,
-		       const struct json_batch *batch, const struct trace_op *trace)
+                       const struct json_batch *batch, const struct trace_op *trace)
 {
 	bool cpu_timed = record->flags & JSON_CPU_TIMED;
-	bool stopped = atomic_load_explicit(&trace->stop_generation, memory_order_relaxed) == trace->generation;
+	bool stopped = atomic_load_explicit(&trace->stop_generation, memory_order_relaxed) ==
+	               trace->generation;
 
 	to = PUT_LITERAL(put(to, keys, KEY_TRACE_SN), "1");
 	to = put(to, keys, KEY_TRACE_STOP_SN);
 	/* null: NCCL had not yet said that it is enqueued. */
-	to = stopped ? put_u64(to, atomic_load_explicit(&trace->stop_number, memory_order_relaxed)) :
-		       PUT_LITERAL(to, "null");
+	to = stopped ? put_u64(to, atomic_load_explicit(&trace->stop_number, memory_order_relaxed))
+	             : PUT_LITERAL(to, "null");
 	to = put_events(to, batch, trace, false, cpu_timed);
 	to = put_u64(put(to, keys, KEY_TRACE_TS), real_us(batch, trace->start_tick));
 	to = put(to, keys, KEY_TRACE_STOP_TS);
-	to = stopped ? put_u64(to, real_us(batch, atomic_load_explicit(&trace->stop_tick, memory_order_relaxed))) :
-		       PUT_LITERAL(to, "null");
+	to = stopped ? put_u64(to, real_us(batch, atomic_load_explicit(&trace->stop_tick,
+	                                                               memory_order_relaxed)))
+	             : PUT_LITERAL(to, "null");
 	return put_events(to, batch, trace, true, cpu_timed);
 }
 
@@ -290,7 +323,7 @@ static bool is_p2p(const struct json_record *record)
 }
 
 static char *put_ours(char *to, const struct piece *keys, const struct json_record *record,
-		      const struct json_batch *batch)
+                      const struct json_batch *batch)
 {
 	if (!is_p2p(record)) {
 		to = put_text(put(to, keys, KEY_ALGO), box_algo_name(record->kind >> 8 & 0xff));
@@ -302,7 +335,8 @@ static char *put_ours(char *to, const struct piece *keys, const struct json_reco
 	to = put_u64(put(to, keys, KEY_START_US), real_us(batch, record->enqueue_tick));
 	to = put_u64(put(to, keys, KEY_END_US), real_us(batch, record->end_tick));
 	to = put(to, keys, KEY_GPU_START_NS);
-	return record->flags & JSON_CPU_TIMED ? PUT_LITERAL(to, "null") : put_u64(to, record->gpu_start_ns);
+	return record->flags & JSON_CPU_TIMED ? PUT_LITERAL(to, "null")
+	                                      : put_u64(to, record->gpu_start_ns);
 }
 
 /* What NCCL 2.31 and later say besides, in the traces only. */
@@ -311,14 +345,15 @@ static char *put_note(char *to, const struct piece *keys, const struct trace_op 
 	if (trace->user_tag)
 		to = put_u64(put(to, keys, KEY_USER_TAG), trace->user_tag);
 	if (*trace->kernel_variant) {
-		to = json_escape(put(to, keys, KEY_VARIANT), trace->kernel_variant, sizeof(trace->kernel_variant));
+		to = json_escape(put(to, keys, KEY_VARIANT), trace->kernel_variant,
+		                 sizeof(trace->kernel_variant));
 		*to++ = '"';
 	}
 	return to;
 }
 
 char *json_line(char *to, const struct json_record *record, const struct json_comm *comm,
-		const struct json_batch *batch, const struct trace_op *trace)
+                const struct json_batch *batch, const struct trace_op *trace)
 {
 	const struct piece *keys = is_p2p(record) ? p2p_keys : coll_keys;
 	unsigned func = record->kind & 0xff;
@@ -338,7 +373,8 @@ char *json_line(char *to, const struct json_record *record, const struct json_co
 	/* To the vendor's readers 0 means "no time"; the nanoseconds are below. */
 	to = put_u64(put(to, keys, KEY_TIME_US), time_us ? time_us : 1);
 	to = put(to, keys, KEY_SOURCE);
-	to = record->flags & JSON_CPU_TIMED ? PUT_LITERAL(to, "kernel_cpu") : PUT_LITERAL(to, "kernel_gpu");
+	to = record->flags & JSON_CPU_TIMED ? PUT_LITERAL(to, "kernel_cpu")
+	                                    : PUT_LITERAL(to, "kernel_gpu");
 	to = put_micro(put(to, keys, KEY_ALGBW), gbs * algorithm_factor(func, comm->nranks));
 	to = put_micro(put(to, keys, KEY_BUSBW), gbs * bus_factor(record, comm->nranks));
 	if (trace && trace->generation)

@@ -13,14 +13,14 @@
 #include "base/printable.h"
 
 #define relaxed memory_order_relaxed
-#define RING_LOG2 14u          /* 1 MiB: 0.8 s at 20,000 operations a second */
-#define RING_LOG2_VERBOSE 11u  /* a trace is 1.6 KB */
+#define RING_LOG2 14u         /* 1 MiB: 0.8 s at 20,000 operations a second */
+#define RING_LOG2_VERBOSE 11u /* a trace is 1.6 KB */
 #define BUFFER_BYTES JSONWRITER_BUFFER_BYTES
 #define DRAIN_NS 100000000ull
 #define DRAIN_NS_VERBOSE 20000000ull
 #define RETRY_NS 1000000000ull
-#define BATCH 256u             /* lines with one look at the clocks */
-#define LAST_NS 10000000ull    /* of the wait at exit: for the write that is under way */
+#define BATCH 256u          /* lines with one look at the clocks */
+#define LAST_NS 10000000ull /* of the wait at exit: for the write that is under way */
 
 static void name_host(struct jsonwriter *writer)
 {
@@ -48,7 +48,7 @@ static void name_file(struct jsonwriter *writer, const struct config *config)
 static void *writer_main(void *argument);
 
 int jsonwriter_open(struct jsonwriter *writer, const struct config *config, const struct box *box,
-		    void (*log)(const char *message))
+                    void (*log)(const char *message))
 {
 	unsigned log2_count = config->verbose ? RING_LOG2_VERBOSE : RING_LOG2;
 
@@ -60,13 +60,18 @@ int jsonwriter_open(struct jsonwriter *writer, const struct config *config, cons
 	name_host(writer);
 	name_file(writer, config);
 	writer->process = (struct json_process){
-		.hostname = writer->hostname, .node = config->node, .cluster = config->cluster,
-		.version = NCCL_INSPECTOR_VERSION, .job_id = config->job_id, .step_id = config->step_id,
-		.procid = config->procid, .pid = (uint32_t)getpid(),
+		.hostname = writer->hostname,
+		.node = config->node,
+		.cluster = config->cluster,
+		.version = NCCL_INSPECTOR_VERSION,
+		.job_id = config->job_id,
+		.step_id = config->step_id,
+		.procid = config->procid,
+		.pid = (uint32_t)getpid(),
 	};
 	thread_init(&writer->thread, writer_main, writer);
 	if (jsonring_open(&writer->ring, log2_count, config->min_bytes, config->verbose,
-			  &box->header->dropped[BOX_DROP_JSON]))
+	                  &box->header->dropped[BOX_DROP_JSON]))
 		return -ENOMEM;
 	if (config->json_gzip) {
 		writer->file.gzip = gzip_open();
@@ -85,8 +90,8 @@ void jsonwriter_add_comm(struct jsonwriter *writer, const struct json_comm_field
  * and go; the sum of all only grows. */
 static uint64_t count_unmeasured(const struct jsonwriter *writer)
 {
-	static const enum box_drop reasons[] = { BOX_DROP_NO_SLOT, BOX_DROP_NO_COMM, BOX_DROP_EXPIRED,
-						 BOX_DROP_IMPLAUSIBLE };
+	static const enum box_drop reasons[] = { BOX_DROP_NO_SLOT, BOX_DROP_NO_COMM,
+	                                         BOX_DROP_EXPIRED, BOX_DROP_IMPLAUSIBLE };
 	const struct box *box = writer->box;
 	uint64_t sum = 0;
 
@@ -133,7 +138,8 @@ static bool drain_batch(struct jsonwriter *writer)
 			jsoncomms_trim(&writer->comms);
 			return false;
 		}
-		const struct json_comm *comm = jsoncomms_find(&writer->comms, record.comm, record.comm_generation);
+		const struct json_comm *comm =
+		    jsoncomms_find(&writer->comms, record.comm, record.comm_generation);
 
 		if (comm) {
 			char *to = writer->buffer + writer->length;
@@ -141,7 +147,8 @@ static bool drain_batch(struct jsonwriter *writer)
 			trace = jsonring_trace(&writer->ring);
 			if (json_line_room(comm, trace) > BUFFER_BYTES - writer->length)
 				return true;
-			writer->length += (size_t)(json_line(to, &record, comm, &batch, trace) - to);
+			writer->length +=
+			    (size_t)(json_line(to, &record, comm, &batch, trace) - to);
 		} else {
 			drop(writer, 1);
 			batch.lines_dropped = lines_dropped(writer);
@@ -156,9 +163,10 @@ static void log_failure(struct jsonwriter *writer, int error)
 	char message[512];
 
 	if (!writer->failing) {
-		snprintf(message, sizeof(message),
-			 "cannot write JSON lines to %.380s: %s; the newest are dropped until it can", writer->file.dir,
-			 strerror(-error));
+		snprintf(
+		    message, sizeof(message),
+		    "cannot write JSON lines to %.380s: %s; the newest are dropped until it can",
+		    writer->file.dir, strerror(-error));
 		writer->log(message);
 	}
 	writer->failing = true;
@@ -225,7 +233,8 @@ static bool flush(struct jsonwriter *writer, uint64_t now_ns)
 	int error = 0;
 
 	while (at < end && !error) {
-		size_t chunk = whole_lines(at, end, jsonfile_room(&writer->file, atomic_load(&writer->ending)));
+		size_t chunk = whole_lines(
+		    at, end, jsonfile_room(&writer->file, atomic_load(&writer->ending)));
 
 		error = write_lines(writer, at, chunk);
 		at += error ? 0 : chunk;
@@ -284,7 +293,7 @@ static uint64_t count_unfinished(const struct box *box)
 	for (unsigned i = 0; i < BOX_COMMS; i++) {
 		const struct box_comm *comm = &box->comms[i];
 		uint64_t over = atomic_load_explicit(&comm->completed, relaxed) +
-				atomic_load_explicit(&comm->untimed, relaxed);
+		                atomic_load_explicit(&comm->untimed, relaxed);
 		uint64_t enqueued = atomic_load_explicit(&comm->enqueued, relaxed);
 
 		if (atomic_load_explicit(&comm->state, relaxed) != BOX_COMM_FREE && enqueued > over)

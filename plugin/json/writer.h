@@ -23,17 +23,17 @@ struct jsonwriter {
 	struct json_process process;
 	const struct box *box;
 	void (*log)(const char *message);
-	uint64_t interval_ns;  /* 0: when much has come together, and at the end */
-	_Atomic bool idle;     /* nothing is left to write: no thread, or it is at its end */
-	_Atomic bool ending;   /* the process ends, and waits for what is short */
-	_Atomic bool inside;   /* the thread writes, or counts what it gives up */
-	_Atomic bool closed;   /* the process waits no longer: it must not begin with that */
-	_Atomic bool counted;  /* what was not settled then is counted as lost */
+	uint64_t interval_ns;     /* 0: when much has come together, and at the end */
+	_Atomic bool idle;        /* nothing is left to write: no thread, or it is at its end */
+	_Atomic bool ending;      /* the process ends, and waits for what is short */
+	_Atomic bool inside;      /* the thread writes, or counts what it gives up */
+	_Atomic bool closed;      /* the process waits no longer: it must not begin with that */
+	_Atomic bool counted;     /* what was not settled then is counted as lost */
 	_Atomic uint64_t settled; /* of the ring's operations: written, or counted as lost */
-	uint64_t unmeasured;   /* operations without a time, as last counted */
-	uint64_t retry_ns;     /* CLOCK_MONOTONIC: not before, after a write has failed */
-	bool failing;          /* the last write failed, and was logged */
-	size_t length;         /* whole lines in the buffer */
+	uint64_t unmeasured;      /* operations without a time, as last counted */
+	uint64_t retry_ns;        /* CLOCK_MONOTONIC: not before, after a write has failed */
+	bool failing;             /* the last write failed, and was logged */
+	size_t length;            /* whole lines in the buffer */
 	char hostname[64];
 	struct jsonfile file;
 	char buffer[JSONWRITER_BUFFER_BYTES]; /* last: it is not touched without need */
@@ -42,7 +42,7 @@ struct jsonwriter {
 /* Prepares memory and names; no file yet. `config` and `box` must outlive it; `log` is told what
  * goes wrong. Returns 0 or -errno. Under the inspector's lock. */
 int jsonwriter_open(struct jsonwriter *writer, const struct config *config, const struct box *box,
-		    void (*log)(const char *message));
+                    void (*log)(const char *message));
 
 /* A communicator whose operations may be handed over from now on. Any thread. */
 void jsonwriter_add_comm(struct jsonwriter *writer, const struct json_comm_fields *fields);

@@ -31,7 +31,8 @@ enum abi_event {
 };
 
 /* What comes many times an operation. */
-#define ABI_DETAIL (ABI_PROXY_OP | ABI_PROXY_STEP | ABI_NET_PLUGIN | ABI_KERNEL_CH | ABI_KERNEL_PHASE)
+#define ABI_DETAIL                                                                                 \
+	(ABI_PROXY_OP | ABI_PROXY_STEP | ABI_NET_PLUGIN | ABI_KERNEL_CH | ABI_KERNEL_PHASE)
 
 enum abi_state {
 	ABI_STATE_SEND_GPU_WAIT = 8,
@@ -39,10 +40,10 @@ enum abi_state {
 	ABI_STATE_RECV_WAIT = 10,
 	ABI_STATE_RECV_FLUSH_WAIT = 11,
 	ABI_STATE_RECV_GPU_WAIT = 12,
-	ABI_STATE_SEND_PEER_WAIT = 20,     /* v4 */
-	ABI_STATE_KERNEL_CH_STOP = 22,     /* v4: carries the GPU clock */
-	ABI_STATE_GROUP_END_BEGINS = 24,   /* v5: of a GroupApi */
-	ABI_STATE_KERNEL_PHASE_STOP = 31,  /* v7: too */
+	ABI_STATE_SEND_PEER_WAIT = 20,    /* v4 */
+	ABI_STATE_KERNEL_CH_STOP = 22,    /* v4: carries the GPU clock */
+	ABI_STATE_GROUP_END_BEGINS = 24,  /* v5: of a GroupApi */
+	ABI_STATE_KERNEL_PHASE_STOP = 31, /* v7: too */
 };
 
 enum { ABI_MAX_CHANNELS = 64 };
@@ -52,7 +53,7 @@ enum abi_log_level { ABI_LOG_WARN = 2, ABI_LOG_INFO = 3 };
 enum { ABI_LOG_INIT = 1 }; /* subsystem */
 
 typedef void (*abi_logger)(int level, unsigned long subsystem, const char *file, int line,
-			   const char *format, ...);
+                           const char *format, ...);
 
 /* The bodies of v4 to v7: later versions only added members at the end. */
 struct abi_coll {
@@ -92,7 +93,7 @@ struct abi_kernel_ch { /* v3: without the clock */
 	uint64_t gpu_ns;
 };
 
-struct abi_net_plugin { /* v3 */
+struct abi_net_plugin {   /* v3 */
 	int64_t id;       /* the network's kind, and above that the version of what it tells */
 	const void *data; /* of that kind and version, valid during the call */
 };
@@ -106,7 +107,7 @@ struct abi_ib_qp {
 	/* Index into the adapters of the connection, not NCCL's number of the adapter. */
 	int device;
 	uint64_t wr_id;
-	int opcode;      /* of a send only */
+	int opcode; /* of a send only */
 	int number;
 	uint64_t length; /* of a send only: of a receive it is left from an earlier one */
 };
@@ -338,8 +339,8 @@ struct abi_descriptor_v3 {
 };
 
 union abi_state_args {
-	uint64_t gpu_ns;     /* v4 and later: KernelCh and KernelPhase stop */
-	size_t transferred;  /* ProxyStep, v4 and later */
+	uint64_t gpu_ns;    /* v4 and later: KernelCh and KernelPhase stop */
+	size_t transferred; /* ProxyStep, v4 and later */
 	uint64_t reserved_v1[2];
 };
 
@@ -355,9 +356,9 @@ union abi_state_args {
 
 typedef int (*abi_init_v1)(void **context, int *mask);
 typedef int (*abi_init_v4)(void **context, int *mask, const char *comm_name, uint64_t comm_hash,
-			   int n_nodes, int nranks, int rank, abi_logger logger);
+                           int n_nodes, int nranks, int rank, abi_logger logger);
 typedef int (*abi_init_v5)(void **context, uint64_t comm_id, int *mask, const char *comm_name,
-			   int n_nodes, int nranks, int rank, abi_logger logger);
+                           int n_nodes, int nranks, int rank, abi_logger logger);
 
 ABI_TABLE(1, abi_descriptor_v1, abi_init_v1);
 ABI_TABLE(2, abi_descriptor_v2, abi_init_v1);

@@ -12,7 +12,7 @@
 
 struct event {
 	const char *func, *datatype, *algo, *proto; /* NULL: not known */
-	uint64_t count;    /* elements */
+	uint64_t count;                             /* elements */
 	uint64_t sequence; /* per communicator and function; 0 for Send and Recv */
 	void *parent;      /* Send, Recv: what its call, or its group, got from us */
 	void *plan;        /* and what the kernel's plan got in which it is; NULL before v5 */

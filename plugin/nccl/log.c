@@ -15,7 +15,8 @@ void log_say(struct log *log, const char *text)
 
 	if (logger)
 		/* Not WARN: NCCL keeps the last warning as the reason of the next failure. */
-		logger(ABI_LOG_INFO, ABI_LOG_INIT, "nccl-inspector", 0, "nccl-inspector: job %s: %s", log->job, text);
+		logger(ABI_LOG_INFO, ABI_LOG_INIT, "nccl-inspector", 0,
+		       "nccl-inspector: job %s: %s", log->job, text);
 	atomic_fetch_sub(&log->speaking, 1);
 }
 

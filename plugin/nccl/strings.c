@@ -22,9 +22,10 @@ static uint8_t datatype_bytes(const char *string)
 		const char *string;
 		uint8_t bytes;
 	} types[] = {
-		{ "ncclBfloat16", 2 }, { "ncclFloat32", 4 }, { "ncclFloat16", 2 }, { "ncclInt8", 1 },
-		{ "ncclFloat64", 8 },  { "ncclInt64", 8 },   { "ncclUint64", 8 },  { "ncclInt32", 4 },
-		{ "ncclUint32", 4 },   { "ncclFloat8e4m3", 1 }, { "ncclFloat8e5m2", 1 },
+		{ "ncclBfloat16", 2 },   { "ncclFloat32", 4 },    { "ncclFloat16", 2 },
+		{ "ncclInt8", 1 },       { "ncclFloat64", 8 },    { "ncclInt64", 8 },
+		{ "ncclUint64", 8 },     { "ncclInt32", 4 },      { "ncclUint32", 4 },
+		{ "ncclFloat8e4m3", 1 }, { "ncclFloat8e5m2", 1 },
 	};
 
 	for (size_t i = 0; string && i < sizeof(types) / sizeof(*types); i++)
@@ -62,7 +63,8 @@ uint8_t strings_compare(enum strings_table table, const char *string)
 	uint8_t number = number_of(table, string);
 
 	if (string && !(address >> 56))
-		atomic_store_explicit(strings_place(table, address), address << 8 | number, memory_order_relaxed);
+		atomic_store_explicit(strings_place(table, address), address << 8 | number,
+		                      memory_order_relaxed);
 	return number;
 }
 
@@ -70,7 +72,7 @@ uint8_t strings_compare(enum strings_table table, const char *string)
 const char *strings_v1_func(unsigned number)
 {
 	static const char *const names[] = { "Broadcast", "Reduce",   "AllGather", "ReduceScatter",
-					     "AllReduce", "SendRecv", "Send",	   "Recv" };
+	                                     "AllReduce", "SendRecv", "Send",      "Recv" };
 
 	return number < sizeof(names) / sizeof(*names) ? names[number] : NULL;
 }
@@ -87,9 +89,10 @@ const char *strings_v1_proto(unsigned number)
 
 const char *strings_v1_datatype(unsigned number)
 {
-	static const char *const names[] = { "ncclInt8",    "ncclUint8",   "ncclInt32",	    "ncclUint32",
-					     "ncclInt64",   "ncclUint64",  "ncclFloat16",   "ncclFloat32",
-					     "ncclFloat64", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2" };
+	static const char *const names[] = { "ncclInt8",     "ncclUint8",      "ncclInt32",
+	                                     "ncclUint32",   "ncclInt64",      "ncclUint64",
+	                                     "ncclFloat16",  "ncclFloat32",    "ncclFloat64",
+	                                     "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2" };
 
 	return number < sizeof(names) / sizeof(*names) ? names[number] : NULL;
 }

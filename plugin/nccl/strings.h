@@ -35,7 +35,9 @@ static inline _Atomic uint64_t *strings_place(enum strings_table table, uint64_t
 static inline uint8_t strings_number(enum strings_table table, const char *string)
 {
 	uint64_t address = (uintptr_t)string;
-	uint64_t number = atomic_load_explicit(strings_place(table, address), memory_order_relaxed) ^ address << 8;
+	uint64_t number =
+	    atomic_load_explicit(strings_place(table, address), memory_order_relaxed) ^ address
+	                                                                                    << 8;
 
 	return number < 256 ? (uint8_t)number : strings_compare(table, string);
 }

@@ -23,7 +23,8 @@
 
 enum { STEP_OVER };
 
-_Static_assert(TRACK_HOT_SAMPLE % TURN_SAMPLE == 0, "samples of turns are a part of those of operations");
+_Static_assert(TRACK_HOT_SAMPLE % TURN_SAMPLE == 0,
+               "samples of turns are a part of those of operations");
 
 int net_init(struct net *net, struct track *track, enum config_net mode, unsigned api)
 {
@@ -35,14 +36,15 @@ int net_init(struct net *net, struct track *track, enum config_net mode, unsigne
 	if (mode == CONFIG_NET_OFF || api < 4)
 		return 0;
 	memory = mmap(NULL, NET_OPS * sizeof(struct net_op), PROT_READ | PROT_WRITE,
-		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	              MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	if (memory == MAP_FAILED)
 		return -errno;
 	net->ops = memory;
 	net->mode = mode;
 	atomic_store(&net->on, mode == CONFIG_NET_ON);
 	atomic_store(&track->box->header->net_on,
-		     mode == CONFIG_NET_ON && atomic_load(&track->box->header->silent) == BOX_SILENT_NOT);
+	             mode == CONFIG_NET_ON &&
+	                 atomic_load(&track->box->header->silent) == BOX_SILENT_NOT);
 	return 0;
 }
 
@@ -70,7 +72,9 @@ static bool is_entry_of(const struct box_net *entry, const struct box_net *wante
 
 static uint32_t first_place(const struct box_net *wanted)
 {
-	return (((uint32_t)wanted->peer * 64u + wanted->comm) * 2u + wanted->is_send) * 2654435761u >> 16;
+	return (((uint32_t)wanted->peer * 64u + wanted->comm) * 2u + wanted->is_send) *
+	           2654435761u >>
+	       16;
 }
 
 /* Index of the entry, BOX_NETS when there is none. */
@@ -130,8 +134,9 @@ static struct net_op *take(struct net *net, uint32_t *generation)
 		uint32_t found = atomic_load_explicit(&op->generation, relaxed);
 
 		if ((found & BOX_OP_STATE_MASK) != BOX_OP_FREE ||
-		    !atomic_compare_exchange_strong_explicit(&op->generation, &found, found | BOX_OP_FILLING,
-							     memory_order_acquire, relaxed))
+		    !atomic_compare_exchange_strong_explicit(&op->generation, &found,
+		                                             found | BOX_OP_FILLING,
+		                                             memory_order_acquire, relaxed))
 			continue;
 		*generation = found | BOX_OP_USED;
 		atomic_store_explicit(&net->cursor, at + 1, relaxed);
@@ -154,7 +159,8 @@ static void turn(struct net *net, struct net_op *op, unsigned state)
 		uint64_t since = old >> NET_HEAD_BITS, until = since > now ? since : now;
 		uint64_t head = state == STEP_OVER ? 0 : until << NET_HEAD_BITS | state;
 
-		if (!atomic_compare_exchange_strong_explicit(&op->head, &old, head, relaxed, relaxed))
+		if (!atomic_compare_exchange_strong_explicit(&op->head, &old, head, relaxed,
+		                                             relaxed))
 			continue;
 		if (old)
 			net_add(net, op, old, until);
@@ -162,7 +168,8 @@ static void turn(struct net *net, struct net_op *op, unsigned state)
 	}
 	if (turns % TURN_SAMPLE == 0)
 		atomic_fetch_add_explicit(&net->track->hot_ticks,
-					  (clock_ticks() - now) / (TRACK_HOT_SAMPLE / TURN_SAMPLE), relaxed);
+		                          (clock_ticks() - now) / (TRACK_HOT_SAMPLE / TURN_SAMPLE),
+		                          relaxed);
 }
 
 struct net_op *net_op_of(struct net *net, uint64_t bits, enum net_handle kind)
@@ -173,7 +180,7 @@ struct net_op *net_op_of(struct net *net, uint64_t bits, enum net_handle kind)
 		return NULL;
 	if (slot >= NET_OPS || !handle_is_used(bits, kind) ||
 	    atomic_load_explicit(&net->ops[slot].generation, memory_order_acquire) !=
-				       handle_generation(bits)) {
+	        handle_generation(bits)) {
 		track_drop(net->track, BOX_DROP_STALE);
 		return NULL;
 	}
@@ -202,8 +209,8 @@ static void *follow(struct net *net, void *context, const struct abi_proxy_op *t
 
 	/* CollNet's peer is the switch, by the number behind the last rank's
 	 * (src/graph/connect.cc): NCCL calls all of it receives, and tells of no step. */
-	if (atomic_load_explicit(&comm->generation, relaxed) != wanted.comm_generation || told->peer < 0 ||
-	    (comm->nranks > 0 && told->peer >= comm->nranks))
+	if (atomic_load_explicit(&comm->generation, relaxed) != wanted.comm_generation ||
+	    told->peer < 0 || (comm->nranks > 0 && told->peer >= comm->nranks))
 		return NULL;
 	entry = find_entry(net, &wanted);
 	if (entry == BOX_NETS)
@@ -219,7 +226,7 @@ static void *follow(struct net *net, void *context, const struct abi_proxy_op *t
 	atomic_store_explicit(&op->next, 0, relaxed);
 	atomic_store_explicit(&op->generation, generation, memory_order_release);
 	return (void *)(uintptr_t)((uint64_t)generation << HANDLE_GENERATION_SHIFT |
-				   (uint64_t)(op - net->ops) << HANDLE_SLOT_SHIFT | NET_HANDLE_OP);
+	                           (uint64_t)(op - net->ops) << HANDLE_SLOT_SHIFT | NET_HANDLE_OP);
 }
 
 void *net_op_start(struct net *net, void *context, const struct abi_proxy_op *told)
@@ -265,8 +272,9 @@ void *net_step_start(struct net *net, void *parent)
 	atomic_store_explicit(&op->next, number + 1, relaxed);
 	if (number == first)
 		turn(net, op, state);
-	return (void *)(uintptr_t)((bits & ~(uint64_t)HANDLE_KIND_MASK) | (uint64_t)(number % NUMBERS) << HANDLE_CHANNEL_SHIFT |
-				   NET_HANDLE_STEP);
+	return (void *)(uintptr_t)((bits & ~(uint64_t)HANDLE_KIND_MASK) |
+	                           (uint64_t)(number % NUMBERS) << HANDLE_CHANNEL_SHIFT |
+	                           NET_HANDLE_STEP);
 }
 
 /* Whether the step of a handle is unfinished. */
@@ -284,7 +292,8 @@ static bool find_step(struct net *net, const struct net_op *op, uint64_t bits, u
 }
 
 /* Bytes that were on the network: as the step is sent, or has come. */
-static void add_bytes(const struct net *net, const struct net_op *op, int state, const union abi_state_args *args)
+static void add_bytes(const struct net *net, const struct net_op *op, int state,
+                      const union abi_state_args *args)
 {
 	struct box_net *entry = net_entry(net, op);
 
@@ -299,9 +308,12 @@ static void add_bytes(const struct net *net, const struct net_op *op, int state,
 void net_step_state(struct net *net, void *step, int told, const union abi_state_args *args)
 {
 	static const uint8_t states[] = {
-		[ABI_STATE_SEND_GPU_WAIT] = BOX_NET_GPU + 1,   [ABI_STATE_SEND_PEER_WAIT] = BOX_NET_PEER + 1,
-		[ABI_STATE_SEND_WAIT] = BOX_NET_WIRE + 1,      [ABI_STATE_RECV_WAIT] = BOX_NET_WIRE + 1,
-		[ABI_STATE_RECV_FLUSH_WAIT] = BOX_NET_FLUSH + 1, [ABI_STATE_RECV_GPU_WAIT] = BOX_NET_GPU + 1,
+		[ABI_STATE_SEND_GPU_WAIT] = BOX_NET_GPU + 1,
+		[ABI_STATE_SEND_PEER_WAIT] = BOX_NET_PEER + 1,
+		[ABI_STATE_SEND_WAIT] = BOX_NET_WIRE + 1,
+		[ABI_STATE_RECV_WAIT] = BOX_NET_WIRE + 1,
+		[ABI_STATE_RECV_FLUSH_WAIT] = BOX_NET_FLUSH + 1,
+		[ABI_STATE_RECV_GPU_WAIT] = BOX_NET_GPU + 1,
 	};
 	uint64_t bits = (uintptr_t)step;
 	unsigned state = told >= 0 && (size_t)told < sizeof(states) ? states[told] : 0;

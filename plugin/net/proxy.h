@@ -29,10 +29,10 @@ struct net_op {
 	_Atomic uint32_t entry;                   /* index of struct box_net */
 	/* The oldest unfinished step: since which tick << 3 | state + 1; 0: there is none. */
 	_Atomic uint64_t head;
-	_Atomic uint64_t states;      /* four bits a step: enum box_net_state + 1, 0 when it is over */
+	_Atomic uint64_t states; /* four bits a step: enum box_net_state + 1, 0 when it is over */
 	/* Numbers of the oldest unfinished step and of the next one to begin. */
 	_Atomic uint32_t first, next;
-	_Atomic uint32_t turns;       /* changes of the head, in all uses of the slot */
+	_Atomic uint32_t turns; /* changes of the head, in all uses of the slot */
 	/* The beat thread's: how it found the slot one round ago. */
 	uint32_t seen_generation;
 	uint64_t seen_steps;
@@ -46,10 +46,10 @@ struct net {
 	struct net_op *ops; /* NULL: off for good */
 	enum config_net mode;
 	uint32_t pid;
-	_Atomic bool on;         /* NCCL is to be asked for the events */
-	uint64_t round_tick;     /* of the last round */
-	uint64_t suspected_tick; /* when a hang was last suspected */
-	_Atomic bool making;     /* a thread makes an entry: exactly one does */
+	_Atomic bool on;                      /* NCCL is to be asked for the events */
+	uint64_t round_tick;                  /* of the last round */
+	uint64_t suspected_tick;              /* when a hang was last suspected */
+	_Atomic bool making;                  /* a thread makes an entry: exactly one does */
 	_Alignas(64) _Atomic uint32_t cursor; /* where to look for a free slot */
 	_Atomic uint32_t ended[BOX_NETS];     /* operations of the entry that are over */
 };
@@ -107,24 +107,27 @@ _Static_assert(sizeof(struct net_op) == 64, "a cache line each");
 /* The entry of the box to which an operation adds. */
 static inline struct box_net *net_entry(const struct net *net, const struct net_op *op)
 {
-	return &net->track->box->nets[atomic_load_explicit(&op->entry, memory_order_relaxed) % BOX_NETS];
+	return &net->track->box
+	            ->nets[atomic_load_explicit(&op->entry, memory_order_relaxed) % BOX_NETS];
 }
 
 /* Adds the time from the tick of a head (not 0) to `until_tick` to the entry. */
-static inline void net_add(const struct net *net, const struct net_op *op, uint64_t head, uint64_t until_tick)
+static inline void net_add(const struct net *net, const struct net_op *op, uint64_t head,
+                           uint64_t until_tick)
 {
 	uint64_t ticks = until_tick - (head >> NET_HEAD_BITS);
 
 	atomic_fetch_add_explicit(&net_entry(net, op)->ns[(head & NET_HEAD_STATE) - 1],
-				  clock_ticks_to_ns(ticks, net->track->ns_per_tick_q32), memory_order_relaxed);
+	                          clock_ticks_to_ns(ticks, net->track->ns_per_tick_q32),
+	                          memory_order_relaxed);
 }
 
 /* Ends a use of a slot. Returns whether the caller was the one that did: exactly one does. */
 static inline bool net_give_back(struct net_op *op, uint32_t generation)
 {
 	return atomic_compare_exchange_strong_explicit(&op->generation, &generation,
-						       (generation & ~BOX_OP_STATE_MASK) + 4, memory_order_release,
-						       memory_order_relaxed);
+	                                               (generation & ~BOX_OP_STATE_MASK) + 4,
+	                                               memory_order_release, memory_order_relaxed);
 }
 
 #endif

@@ -17,8 +17,8 @@ static void add_running(struct net *net, struct net_op *op, uint64_t now)
 	uint64_t old = atomic_load_explicit(&op->head, relaxed), since = old >> NET_HEAD_BITS;
 
 	if (old && since < now &&
-	    atomic_compare_exchange_strong_explicit(&op->head, &old, now << NET_HEAD_BITS | (old & NET_HEAD_STATE), relaxed,
-						    relaxed))
+	    atomic_compare_exchange_strong_explicit(
+		&op->head, &old, now << NET_HEAD_BITS | (old & NET_HEAD_STATE), relaxed, relaxed))
 		net_add(net, op, old, now);
 }
 
@@ -40,8 +40,9 @@ static bool is_of_live(const struct box *box, uint32_t comm, uint32_t generation
 static bool is_passed(struct net *net, struct net_op *op, uint32_t generation)
 {
 	uint64_t steps = (uint64_t)atomic_load_explicit(&op->first, relaxed) << 32 |
-			 atomic_load_explicit(&op->next, relaxed);
-	uint32_t ended = atomic_load_explicit(&net->ended[net_entry(net, op) - net->track->box->nets], relaxed);
+	                 atomic_load_explicit(&op->next, relaxed);
+	uint32_t ended =
+	    atomic_load_explicit(&net->ended[net_entry(net, op) - net->track->box->nets], relaxed);
 
 	if (op->seen_generation != generation || op->seen_steps != steps)
 		op->passed = 0;
@@ -65,7 +66,8 @@ static void look_after(struct net *net, struct net_op *op, uint64_t now_tick, bo
 	needed[entry - net->track->box->nets] = true;
 	if (!track_in_use(generation))
 		return;
-	if (!is_of_live(net->track->box, entry->comm, entry->comm_generation) || is_passed(net, op, generation)) {
+	if (!is_of_live(net->track->box, entry->comm, entry->comm_generation) ||
+	    is_passed(net, op, generation)) {
 		net_give_back(op, generation);
 		return;
 	}
@@ -95,9 +97,10 @@ static void free_entries(struct box *box, const bool *needed)
 	for (unsigned i = 0; i < BOX_NETS; i++) {
 		struct box_net *entry = &box->nets[i];
 
-		if (needed[i] || atomic_load_explicit(&entry->used, memory_order_acquire) != NET_ENTRY_VALID ||
-		    atomic_load_explicit(&box->comms[entry->comm % BOX_LIVE_COMMS].generation, relaxed) ==
-			    entry->comm_generation)
+		if (needed[i] ||
+		    atomic_load_explicit(&entry->used, memory_order_acquire) != NET_ENTRY_VALID ||
+		    atomic_load_explicit(&box->comms[entry->comm % BOX_LIVE_COMMS].generation,
+		                         relaxed) == entry->comm_generation)
 			continue;
 		atomic_store_explicit(&entry->used, NET_ENTRY_TAKEN, relaxed);
 		atomic_store_explicit(&entry->steps, 0, relaxed);
@@ -122,7 +125,7 @@ static bool is_suspect(const struct net *net, uint64_t now_tick)
 
 		if (since && since < now_tick && ns_of(net, now_tick - since) > SUSPECT_NS &&
 		    is_of_live(box, atomic_load_explicit(&op->comm, relaxed),
-			       atomic_load_explicit(&op->comm_generation, relaxed)))
+		               atomic_load_explicit(&op->comm_generation, relaxed)))
 			return true;
 	}
 	return false;

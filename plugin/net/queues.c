@@ -24,8 +24,9 @@ static bool is_plausible(const struct abi_net_ib *told, bool is_send)
 {
 	const struct abi_ib_qp *qp = &told->qp;
 
-	return told->type == ABI_NET_IB_QP && qp->device >= 0 && (unsigned)qp->device < BOX_QUEUE_DEVICES &&
-	       qp->number > 0 && (unsigned)qp->number <= NUMBER_MAX && (!is_send || qp->length <= LENGTH_MAX);
+	return told->type == ABI_NET_IB_QP && qp->device >= 0 &&
+	       (unsigned)qp->device < BOX_QUEUE_DEVICES && qp->number > 0 &&
+	       (unsigned)qp->number <= NUMBER_MAX && (!is_send || qp->length <= LENGTH_MAX);
 }
 
 /* The place of a queue pair, a new one if need be; NULL when all are in use. */
@@ -35,7 +36,8 @@ static struct box_net_queue *find_queue(struct box_net *entry, uint32_t pair)
 		struct box_net_queue *queue = &entry->queues[i];
 		uint32_t found = atomic_load_explicit(&queue->pair, relaxed);
 
-		if (!found && atomic_compare_exchange_strong_explicit(&queue->pair, &found, pair, relaxed, relaxed))
+		if (!found && atomic_compare_exchange_strong_explicit(&queue->pair, &found, pair,
+		                                                      relaxed, relaxed))
 			return queue;
 		if (found == pair)
 			return queue;
@@ -51,7 +53,8 @@ static void add_request(struct box_net *entry, const struct abi_ib_qp *qp)
 
 	atomic_fetch_add_explicit(queue ? &queue->requests : &entry->other_requests, 1, relaxed);
 	if (bytes)
-		atomic_fetch_add_explicit(queue ? &queue->bytes : &entry->other_bytes, bytes, relaxed);
+		atomic_fetch_add_explicit(queue ? &queue->bytes : &entry->other_bytes, bytes,
+		                          relaxed);
 }
 
 void net_plugin_start(struct net *net, void *step, const struct abi_net_plugin *told)

@@ -18,7 +18,8 @@
 #define LABEL_SERIES 3u
 #define LARGEST_WEIGHT ((1ull << 54) - 1)
 
-_Static_assert(BOX_COMMS <= PROM_ROWS && BOX_KEYS <= PROM_ROWS && BOX_NETS <= PROM_ROWS, "a row of every table");
+_Static_assert(BOX_COMMS <= PROM_ROWS && BOX_KEYS <= PROM_ROWS && BOX_NETS <= PROM_ROWS,
+               "a row of every table");
 
 struct candidates { /* in the order of their rows */
 	unsigned count;
@@ -83,7 +84,7 @@ static bool is_hidden_by(const struct box_comm *comm, const struct box_comm *oth
 {
 	return other != comm && other->id == comm->id && other->rank == comm->rank &&
 	       (other->created_real_ns > comm->created_real_ns ||
-		(other->created_real_ns == comm->created_real_ns && other > comm));
+	        (other->created_real_ns == comm->created_real_ns && other > comm));
 }
 
 /* Marks the communicators that may have series; returns how many more there are. */
@@ -97,12 +98,15 @@ static unsigned find_comms(const struct box *box, unsigned gpu, bool *visible)
 		uint32_t state = atomic_load_explicit(&box->comms[i].state, memory_order_acquire);
 
 		/* What is being named just now has series in the next text. */
-		if (box->comms[i].gpu == gpu && (state == BOX_COMM_LIVE || state == BOX_COMM_DESTROYED) &&
-		    atomic_load_explicit(&box->comms[i].named, memory_order_acquire) != BOX_COMM_BEING_NAMED)
+		if (box->comms[i].gpu == gpu &&
+		    (state == BOX_COMM_LIVE || state == BOX_COMM_DESTROYED) &&
+		    atomic_load_explicit(&box->comms[i].named, memory_order_acquire) !=
+		        BOX_COMM_BEING_NAMED)
 			found[count++] = &box->comms[i];
 	}
 	/* All GPUs' together: in the first one's file. */
-	visible[BOX_COMM_MORE] = !gpu && atomic_load_explicit(&box->comms[BOX_COMM_MORE].state, memory_order_acquire);
+	visible[BOX_COMM_MORE] =
+	    !gpu && atomic_load_explicit(&box->comms[BOX_COMM_MORE].state, memory_order_acquire);
 	for (unsigned i = 0; i < count; i++) {
 		unsigned other = 0;
 
@@ -119,8 +123,9 @@ static void rank_comms(const struct box *box, const bool *visible, struct candid
 	all->count = 0;
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
 		if (visible[i])
-			add_candidate(all, i, atomic_load_explicit(&box->comms[i].enqueued, relaxed),
-				      COMM_SERIES);
+			add_candidate(all, i,
+			              atomic_load_explicit(&box->comms[i].enqueued, relaxed),
+			              COMM_SERIES);
 }
 
 static void rank_nets(const struct box *box, const bool *visible, struct candidates *all)
@@ -130,9 +135,10 @@ static void rank_nets(const struct box *box, const bool *visible, struct candida
 		const struct box_net *net = &box->nets[i];
 		uint64_t weight = 0;
 
-		if (atomic_load_explicit(&net->used, memory_order_acquire) != 1 || net->comm >= BOX_COMMS ||
-		    !visible[net->comm] ||
-		    atomic_load_explicit(&box->comms[net->comm].generation, relaxed) != net->comm_generation)
+		if (atomic_load_explicit(&net->used, memory_order_acquire) != 1 ||
+		    net->comm >= BOX_COMMS || !visible[net->comm] ||
+		    atomic_load_explicit(&box->comms[net->comm].generation, relaxed) !=
+		        net->comm_generation)
 			continue;
 		for (unsigned state = 0; state < BOX_NET_STATES; state++)
 			weight += atomic_load_explicit(&net->ns[state], relaxed);
@@ -149,16 +155,18 @@ static bool is_repeated(const struct box *box, unsigned index)
 	return false;
 }
 
-static void rank_labels(const struct box *box, unsigned gpu, const bool *visible, struct candidates *all)
+static void rank_labels(const struct box *box, unsigned gpu, const bool *visible,
+                        struct candidates *all)
 {
 	all->count = 0;
 	for (unsigned i = 0; i < BOX_LABELS; i++) {
 		const struct box_label *label = &box->labels[i];
 		uint64_t weight = atomic_load_explicit(&label->ops, relaxed) +
-				  atomic_load_explicit(&label->called_ops, relaxed);
+		                  atomic_load_explicit(&label->called_ops, relaxed);
 		uint32_t comm = atomic_load_explicit(&label->comm, relaxed);
 
-		if (atomic_load_explicit(&label->used, memory_order_acquire) != KEY_VALID || is_repeated(box, i))
+		if (atomic_load_explicit(&label->used, memory_order_acquire) != KEY_VALID ||
+		    is_repeated(box, i))
 			continue;
 		if (label->kind == BOX_LABEL_ROOT ? comm < BOX_COMMS && visible[comm] : !gpu)
 			add_candidate(all, i, weight, LABEL_SERIES);
@@ -171,13 +179,15 @@ static void rank_keys(const struct prom *prom, const bool *visible, struct candi
 	for (unsigned i = 0; i < BOX_KEYS; i++) {
 		const struct box_key *key = &prom->box->keys[i];
 		/* What is not used is not looked at: a thread may be filling it in. */
-		bool has_rate = prom->now[i].ops &&
-				bandwidth_bus_factor(key->func, prom->box->comms[key->comm].nranks) > 0;
+		bool has_rate =
+		    prom->now[i].ops &&
+		    bandwidth_bus_factor(key->func, prom->box->comms[key->comm].nranks) > 0;
 		unsigned series = (prom->now[i].ops ? TIMED_SERIES - !has_rate : 0) +
-				  (prom->more[i].untimed_ops ? UNTIMED_SERIES : 0) +
-				  (prom->more[i].phased_ops ? PHASED_SERIES : 0);
+		                  (prom->more[i].untimed_ops ? UNTIMED_SERIES : 0) +
+		                  (prom->more[i].phased_ops ? PHASED_SERIES : 0);
 
-		if (series && visible[key->comm] && (2ull << key->size_class) > prom->config->min_bytes)
+		if (series && visible[key->comm] &&
+		    (2ull << key->size_class) > prom->config->min_bytes)
 			add_candidate(all, i, prom->now[i].busy_ns, series);
 	}
 }
@@ -185,7 +195,8 @@ static void rank_keys(const struct prom *prom, const bool *visible, struct candi
 void prom_choose(struct prom *prom, unsigned gpu)
 {
 	unsigned room = PROM_MAX_SERIES - GPU_SERIES - (gpu ? 0 : PROCESS_SERIES);
-	unsigned comm_room = COMM_SERIES * PROM_MAX_COMMS, net_room = PROM_MAX_NET, label_room = PROM_MAX_LABELS, left_out;
+	unsigned comm_room = COMM_SERIES * PROM_MAX_COMMS, net_room = PROM_MAX_NET,
+		 label_room = PROM_MAX_LABELS, left_out;
 	struct candidates all;
 	bool visible[BOX_COMMS];
 
@@ -196,7 +207,8 @@ void prom_choose(struct prom *prom, unsigned gpu)
 	left_out += choose(&all, &net_room, &prom->nets);
 	rank_labels(prom->box, gpu, visible, &all);
 	left_out += choose(&all, &label_room, &prom->labels);
-	room -= COMM_SERIES * prom->comms.count + NET_SERIES * prom->nets.count + LABEL_SERIES * prom->labels.count;
+	room -= COMM_SERIES * prom->comms.count + NET_SERIES * prom->nets.count +
+	        LABEL_SERIES * prom->labels.count;
 	rank_keys(prom, visible, &all);
 	left_out += choose(&all, &room, &prom->keys);
 	atomic_fetch_add_explicit(&prom->box->header->series_dropped, left_out, relaxed);

@@ -36,9 +36,11 @@ static int write_all(int fd, const char *data, size_t length)
 /* What a file of this text gets: it grows by new kinds of operations and longer numbers. */
 static size_t room_for(size_t length)
 {
-	size_t room = (length + length / 4 + ROOM_STEP_BYTES - 1) / ROOM_STEP_BYTES * ROOM_STEP_BYTES;
+	size_t room =
+	    (length + length / 4 + ROOM_STEP_BYTES - 1) / ROOM_STEP_BYTES * ROOM_STEP_BYTES;
 
-	return room <= PROMFILE_MAX_BYTES || length > PROMFILE_MAX_BYTES ? room : PROMFILE_MAX_BYTES;
+	return room <= PROMFILE_MAX_BYTES || length > PROMFILE_MAX_BYTES ? room
+	                                                                 : PROMFILE_MAX_BYTES;
 }
 
 /* Gives the file room; none at all where the file system cannot or has no more, and the write
@@ -102,7 +104,8 @@ static void make_spare(int dir_fd, const char *beside, size_t length)
 
 /* Gives the text its name. Not every file system, nor every container's filter of system calls, can
  * exchange. */
-static int put_in_place(int dir_fd, const char *beside, const char *name, bool keeps_room, size_t length)
+static int put_in_place(int dir_fd, const char *beside, const char *name, bool keeps_room,
+                        size_t length)
 {
 	if (keeps_room && !syscall(SYS_renameat2, dir_fd, beside, dir_fd, name, RENAME_EXCHANGE))
 		return 0;

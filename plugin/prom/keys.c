@@ -31,8 +31,8 @@ static void add_algorithm(struct prom_page *page, const struct box_key *key)
 	/* These two are ours and have no protocol. */
 	bool alone = !key->proto && (key->algo == BOX_ALGO_GROUP || key->algo == BOX_ALGO_CE);
 
-	textbuf_add(page->text, ",algo_proto=\"%s%s%s\"", box_algo_name(key->algo), alone ? "" : "_",
-		 alone ? "" : box_proto_name(key->proto));
+	textbuf_add(page->text, ",algo_proto=\"%s%s%s\"", box_algo_name(key->algo),
+	            alone ? "" : "_", alone ? "" : box_proto_name(key->proto));
 }
 
 static void add_labels(struct prom_page *page, unsigned index)
@@ -45,7 +45,7 @@ static void add_labels(struct prom_page *page, unsigned index)
 	add_comm_labels(page, key->comm);
 	bandwidth_size_label(key->size_class, size, sizeof(size));
 	textbuf_add_label(page->text, box_func_is_p2p(key->func) ? ",p2p_operation" : ",collective",
-		       box_func_name(key->func));
+	                  box_func_name(key->func));
 	textbuf_add_label(page->text, ",message_size", size);
 	if (!box_func_is_p2p(key->func))
 		add_algorithm(page, key);
@@ -58,7 +58,8 @@ static bool mean_rate(const struct prom *prom, unsigned i, double *value)
 {
 	const struct box_key *key = &prom->box->keys[i];
 	double ops = (double)(prom->now[i].ops - prom->before[i].ops);
-	double log2_rates = (double)(prom->now[i].log2_rate_q20 - prom->before[i].log2_rate_q20) / LOG2_ONE;
+	double log2_rates =
+	    (double)(prom->now[i].log2_rate_q20 - prom->before[i].log2_rate_q20) / LOG2_ONE;
 	double factor = bandwidth_bus_factor(key->func, prom->box->comms[key->comm].nranks);
 
 	if (ops <= 0 || factor <= 0)
@@ -73,7 +74,8 @@ static bool mean_time(const struct prom *prom, unsigned i, double *value)
 
 	if (ops <= 0)
 		return false;
-	*value = rounding_binary((double)(prom->now[i].busy_ns - prom->before[i].busy_ns) / ops / 1e3, 11);
+	*value = rounding_binary(
+	    (double)(prom->now[i].busy_ns - prom->before[i].busy_ns) / ops / 1e3, 11);
 	return true;
 }
 
@@ -133,7 +135,8 @@ static const struct family counters[] = {
 	FAMILY(operations, COLLECTIVE_OPERATIONS_TOTAL, P2P_OPERATIONS_TOTAL),
 	FAMILY(bytes, COLLECTIVE_BYTES_TOTAL, P2P_BYTES_TOTAL),
 	FAMILY(busy_seconds, COLLECTIVE_BUSY_SECONDS_TOTAL, P2P_BUSY_SECONDS_TOTAL),
-	FAMILY(untimed_operations, COLLECTIVE_UNTIMED_OPERATIONS_TOTAL, P2P_UNTIMED_OPERATIONS_TOTAL),
+	FAMILY(untimed_operations, COLLECTIVE_UNTIMED_OPERATIONS_TOTAL,
+	       P2P_UNTIMED_OPERATIONS_TOTAL),
 	FAMILY(untimed_bytes, COLLECTIVE_UNTIMED_BYTES_TOTAL, P2P_UNTIMED_BYTES_TOTAL),
 	FAMILY(wait_operations, COLLECTIVE_WAIT_OPERATIONS_TOTAL, P2P_WAIT_OPERATIONS_TOTAL),
 	FAMILY(wait_seconds, COLLECTIVE_WAIT_SECONDS_TOTAL, P2P_WAIT_SECONDS_TOTAL),
@@ -149,7 +152,8 @@ static void write_family(struct prom_page *page, const struct family *family, bo
 	for (unsigned n = 0; n < prom->keys.count; n++) {
 		unsigned i = prom->keys.row[n];
 
-		if (box_func_is_p2p(prom->box->keys[i].func) != p2p || !family->value(prom, i, &value))
+		if (box_func_is_p2p(prom->box->keys[i].func) != p2p ||
+		    !family->value(prom, i, &value))
 			continue;
 		prom_begin(page, p2p ? family->p2p : family->collective, &begun);
 		add_labels(page, i);

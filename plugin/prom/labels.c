@@ -43,7 +43,8 @@ static void add_labels(struct prom_page *page, const struct box_label *label)
 	}
 	prom_job_labels(page);
 	textbuf_add_label(page->text, ",process", box_process(page->prom->box));
-	textbuf_add_label(page->text, ",label", label->kind == BOX_LABEL_KERNEL ? "kernel" : "user_tag");
+	textbuf_add_label(page->text, ",label",
+	                  label->kind == BOX_LABEL_KERNEL ? "kernel" : "user_tag");
 	if (label->value == BOX_LABEL_OTHERS)
 		TEXTBUF_ADD(page->text, ",value=\"other\"");
 	else if (label->kind == BOX_LABEL_KERNEL)

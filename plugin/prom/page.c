@@ -7,8 +7,9 @@ static const struct {
 	size_t head_length, name_length;
 } metrics[METRICS] = {
 #define HEAD(name, type, help) "# HELP " name " " help "\n# TYPE " name " " type "\n"
-#define METRIC(id, name, type, help) \
-	[id] = { HEAD(name, type, help), name, sizeof(HEAD(name, type, help)) - 1, sizeof(name) - 1 },
+#define METRIC(id, name, type, help)                                                               \
+	[id] = { HEAD(name, type, help), name, sizeof(HEAD(name, type, help)) - 1,                 \
+	         sizeof(name) - 1 },
 #include "metrics_table.h"
 #undef METRIC
 };
@@ -61,7 +62,8 @@ void prom_job_labels(struct prom_page *page)
 
 void prom_comm_identity(struct prom_page *page, const struct box_comm *comm)
 {
-	textbuf_add(page->text, ",rank=\"%d\",comm=\"0x%llx\"", comm->rank, (unsigned long long)comm->id);
+	textbuf_add(page->text, ",rank=\"%d\",comm=\"0x%llx\"", comm->rank,
+	            (unsigned long long)comm->id);
 	textbuf_add_label(page->text, ",comm_name", comm->name[0] ? comm->name : "unknown");
 }
 

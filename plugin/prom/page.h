@@ -17,7 +17,7 @@ enum metric {
 	METRICS,
 };
 
-struct prom_part { /* a part of the text */
+struct prom_part {         /* a part of the text */
 	size_t at, length; /* length 0: not rendered yet */
 };
 

@@ -12,15 +12,22 @@
 #define relaxed memory_order_relaxed
 
 static const char *const drop_names[BOX_DROPS] = {
-	[BOX_DROP_NO_SLOT] = "no_slot",   [BOX_DROP_NO_COMM] = "no_communicator",
-	[BOX_DROP_NO_KEY] = "no_key",     [BOX_DROP_EXPIRED] = "expired",
-	[BOX_DROP_IMPLAUSIBLE] = "implausible", [BOX_DROP_STALE] = "stale",
-	[BOX_DROP_NO_PEER] = "no_peer",   [BOX_DROP_NO_GROUP] = "no_group",
+	[BOX_DROP_NO_SLOT] = "no_slot",
+	[BOX_DROP_NO_COMM] = "no_communicator",
+	[BOX_DROP_NO_KEY] = "no_key",
+	[BOX_DROP_EXPIRED] = "expired",
+	[BOX_DROP_IMPLAUSIBLE] = "implausible",
+	[BOX_DROP_STALE] = "stale",
+	[BOX_DROP_NO_PEER] = "no_peer",
+	[BOX_DROP_NO_GROUP] = "no_group",
 	[BOX_DROP_JSON] = "json",
 };
 
 static const char *const net_states[BOX_NET_STATES] = {
-	[BOX_NET_GPU] = "gpu", [BOX_NET_PEER] = "peer", [BOX_NET_WIRE] = "wire", [BOX_NET_FLUSH] = "flush",
+	[BOX_NET_GPU] = "gpu",
+	[BOX_NET_PEER] = "peer",
+	[BOX_NET_WIRE] = "wire",
+	[BOX_NET_FLUSH] = "flush",
 };
 
 static double comm_value(const struct prom *prom, unsigned i, enum metric metric)
@@ -65,13 +72,16 @@ static void write_last_progress(struct prom_page *page)
 
 	for (unsigned n = 0; n < page->prom->comms.count; n++) {
 		unsigned i = page->prom->comms.row[n];
-		uint64_t tick = atomic_load_explicit(&page->prom->box->comms[i].last_progress_tick, relaxed);
+		uint64_t tick =
+		    atomic_load_explicit(&page->prom->box->comms[i].last_progress_tick, relaxed);
 		double behind_s = 0;
 
 		if (!tick)
 			continue; /* no progress yet is not progress in 1970 */
 		if (tick < beat_tick)
-			behind_s = (double)clock_ticks_to_ns(beat_tick - tick, header->clock.ns_per_tick_q32) / 1e9;
+			behind_s = (double)clock_ticks_to_ns(beat_tick - tick,
+			                                     header->clock.ns_per_tick_q32) /
+			           1e9;
 		prom_begin(page, METRIC_NCCL_COMMUNICATOR_LAST_PROGRESS_TIMESTAMP_SECONDS, &begun);
 		prom_comm_labels(page, i);
 		prom_end_time(page, beat_s - behind_s);
@@ -85,7 +95,8 @@ static void add_net_labels(struct prom_page *page, unsigned index)
 	if (prom_repeat(page, &page->nets[index]))
 		return;
 	prom_comm_labels(page, net->comm);
-	textbuf_add(page->text, ",peer=\"%d\",direction=\"%s\"", net->peer, net->is_send ? "send" : "receive");
+	textbuf_add(page->text, ",peer=\"%d\",direction=\"%s\"", net->peer,
+	            net->is_send ? "send" : "receive");
 	prom_rendered(page, &page->nets[index]);
 }
 
@@ -111,7 +122,8 @@ static void write_nets(struct prom_page *page)
 			prom_begin(page, METRIC_NCCL_NETWORK_WAIT_SECONDS_TOTAL, &begun);
 			add_net_labels(page, rows->row[n]);
 			textbuf_add_label(page->text, ",state", net_states[state]);
-			prom_end(page, rounding_seconds(atomic_load_explicit(&net->ns[state], relaxed)));
+			prom_end(page,
+			         rounding_seconds(atomic_load_explicit(&net->ns[state], relaxed)));
 		}
 	}
 }
@@ -131,7 +143,8 @@ static void write_gpu_info(struct prom_page *page)
 	prom_begin(page, METRIC_NCCL_GPU_INFO, &begun);
 	prom_job_labels(page);
 	textbuf_add_label(page->text, ",gpu_uuid", info->uuid[0] ? info->uuid : "unknown");
-	textbuf_add_label(page->text, ",pci_bus_id", info->pci_bus_id[0] ? info->pci_bus_id : "unknown");
+	textbuf_add_label(page->text, ",pci_bus_id",
+	                  info->pci_bus_id[0] ? info->pci_bus_id : "unknown");
 	add_owner_label(page);
 	prom_end(page, 1);
 }
@@ -146,8 +159,8 @@ static void write_build_info(struct prom_page *page)
 	textbuf_add_label(page->text, "{node", page->prom->config->node);
 	textbuf_add_label(page->text, ",plugin_version", header->plugin_version);
 	if (version)
-		textbuf_add(page->text, ",nccl_version=\"%u.%u.%u\"", version / 10000, version / 100 % 100,
-			 version % 100);
+		textbuf_add(page->text, ",nccl_version=\"%u.%u.%u\"", version / 10000,
+		            version / 100 % 100, version % 100);
 	else
 		TEXTBUF_ADD(page->text, ",nccl_version=\"unknown\"");
 	add_owner_label(page);
@@ -155,7 +168,8 @@ static void write_build_info(struct prom_page *page)
 }
 
 /* A series of the process, up to its value; `reason` NULL: without that label. */
-static void begin_process(struct prom_page *page, enum metric metric, const char *reason, bool *begun)
+static void begin_process(struct prom_page *page, enum metric metric, const char *reason,
+                          bool *begun)
 {
 	prom_begin(page, metric, begun);
 	prom_job_labels(page);
@@ -182,21 +196,23 @@ static void write_process_families(struct prom_page *page)
 	prom_end_time(page, (double)clock_ns(CLOCK_REALTIME) / 1e9);
 	begun = false;
 	for (unsigned reason = 0; reason < BOX_DROPS; reason++) {
-		begin_process(page, METRIC_NCCL_INSPECTOR_EVENTS_DROPPED_TOTAL, drop_names[reason], &begun);
+		begin_process(page, METRIC_NCCL_INSPECTOR_EVENTS_DROPPED_TOTAL, drop_names[reason],
+		              &begun);
 		prom_end(page, (double)atomic_load_explicit(&header->dropped[reason], relaxed));
 	}
 	write_process(page, METRIC_NCCL_INSPECTOR_SERIES_DROPPED_TOTAL,
-		      (double)atomic_load_explicit(&header->series_dropped, relaxed));
+	              (double)atomic_load_explicit(&header->series_dropped, relaxed));
 	write_process(page, METRIC_NCCL_INSPECTOR_SELF_SECONDS_TOTAL,
-		      rounding_seconds(atomic_load_explicit(&header->self_ns, relaxed)));
+	              rounding_seconds(atomic_load_explicit(&header->self_ns, relaxed)));
 	write_process(page, METRIC_NCCL_INSPECTOR_HOT_SECONDS_TOTAL,
-		      rounding_seconds(atomic_load_explicit(&header->hot_ns, relaxed)));
+	              rounding_seconds(atomic_load_explicit(&header->hot_ns, relaxed)));
 	write_process(page, METRIC_NCCL_INSPECTOR_SILENT_SECONDS_TOTAL,
-		      rounding_seconds(atomic_load_explicit(&header->silent_ns, relaxed)));
-	write_process(page, METRIC_NCCL_INSPECTOR_SAMPLING_RATIO, rounding_binary(1.0 / (sampling ? sampling : 1), 11));
+	              rounding_seconds(atomic_load_explicit(&header->silent_ns, relaxed)));
+	write_process(page, METRIC_NCCL_INSPECTOR_SAMPLING_RATIO,
+	              rounding_binary(1.0 / (sampling ? sampling : 1), 11));
 	if (page->prom->config->json)
 		write_process(page, METRIC_NCCL_INSPECTOR_JSON_LINES_TOTAL,
-			      (double)atomic_load_explicit(&header->json_lines, relaxed));
+		              (double)atomic_load_explicit(&header->json_lines, relaxed));
 }
 
 void prom_text_of_gpu(struct prom *prom, unsigned gpu, struct textbuf *text)

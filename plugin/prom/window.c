@@ -8,7 +8,8 @@
 #define relaxed memory_order_relaxed
 
 /* Retried while the hot path is adding to the key; after three times what is there must do. */
-static struct prom_sum read_key(const struct box *box, const struct box_key *key, struct prom_more *more)
+static struct prom_sum read_key(const struct box *box, const struct box_key *key,
+                                struct prom_more *more)
 {
 	struct prom_sum sum = { 0 };
 
@@ -28,13 +29,14 @@ static struct prom_sum read_key(const struct box *box, const struct box_key *key
 	sum.comm = key->comm;
 	sum.comm_generation = atomic_load_explicit(&box->comms[key->comm].generation, relaxed);
 	sum.packed = (uint32_t)(key->func | key->size_class << 8 | key->algo << 16) |
-		    (uint32_t)key->proto << 24;
+	             (uint32_t)key->proto << 24;
 	return sum;
 }
 
 static bool is_same_key(const struct prom_sum *a, const struct prom_sum *b)
 {
-	return a->comm == b->comm && a->comm_generation == b->comm_generation && a->packed == b->packed;
+	return a->comm == b->comm && a->comm_generation == b->comm_generation &&
+	       a->packed == b->packed;
 }
 
 static bool is_live(const struct box_comm *comm, uint32_t generation)
@@ -54,7 +56,8 @@ static void read_over(const struct box *box, uint64_t started[BOX_COMMS])
 static void keep_highest(struct prom *prom, const uint64_t started[BOX_COMMS])
 {
 	for (unsigned i = 0; i < BOX_COMMS; i++) {
-		uint32_t generation = atomic_load_explicit(&prom->box->comms[i].generation, relaxed);
+		uint32_t generation =
+		    atomic_load_explicit(&prom->box->comms[i].generation, relaxed);
 
 		if (prom->started_generation[i] != generation || prom->started[i] < started[i])
 			prom->started[i] = started[i];
@@ -76,10 +79,12 @@ static void find_in_flight(struct prom *prom, uint64_t now_tick, uint64_t ns_per
 		if ((generation & BOX_OP_STATE_MASK) != BOX_OP_USED)
 			continue;
 		uint32_t comm = atomic_load_explicit(&op->comm, memory_order_acquire);
-		uint32_t comm_generation = atomic_load_explicit(&op->comm_generation, memory_order_acquire);
+		uint32_t comm_generation =
+		    atomic_load_explicit(&op->comm_generation, memory_order_acquire);
 		uint64_t since = atomic_load_explicit(&op->enqueue_tick, memory_order_acquire);
 		int32_t peer = atomic_load_explicit(&op->peer, memory_order_acquire);
-		uint64_t channels = atomic_load_explicit(&op->started_channels, memory_order_acquire);
+		uint64_t channels =
+		    atomic_load_explicit(&op->started_channels, memory_order_acquire);
 
 		/* Unchanged around the reads: they are of one use of the slot. */
 		if (atomic_load_explicit(&op->generation, relaxed) != generation ||
@@ -103,10 +108,11 @@ void prom_window(struct prom *prom, uint64_t now_tick, uint64_t ns_per_tick_q32)
 	memcpy(prom->before, prom->now, sizeof(prom->before));
 	memset(prom->more, 0, sizeof(prom->more));
 	for (unsigned i = 0; i < BOX_KEYS; i++) {
-		bool used = atomic_load_explicit(&prom->box->keys[i].used, memory_order_acquire) == 1;
+		bool used =
+		    atomic_load_explicit(&prom->box->keys[i].used, memory_order_acquire) == 1;
 
-		prom->now[i] = used ? read_key(prom->box, &prom->box->keys[i], &prom->more[i]) :
-				      (struct prom_sum){ 0 };
+		prom->now[i] = used ? read_key(prom->box, &prom->box->keys[i], &prom->more[i])
+		                    : (struct prom_sum){ 0 };
 		if (!is_same_key(&prom->before[i], &prom->now[i]))
 			prom->before[i] = (struct prom_sum){ 0 };
 	}

@@ -7,7 +7,7 @@
 #include "box/box.h"
 #include "config.h"
 
-#define PROM_ROWS 256u       /* of the longest table */
+#define PROM_ROWS 256u /* of the longest table */
 
 /* What a key had at one time, and whose it was: a key may serve another kind later. */
 struct prom_sum {

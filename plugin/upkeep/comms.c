@@ -87,7 +87,8 @@ static void add_counts(struct box_comm *to, struct box_comm *from)
 	add_to(&to->untimed, &from->untimed);
 	add_to(&to->lost, &from->lost);
 	add_to(&to->looks, &from->looks);
-	owned_raise(&to->last_progress_tick, atomic_load_explicit(&from->last_progress_tick, relaxed));
+	owned_raise(&to->last_progress_tick,
+	            atomic_load_explicit(&from->last_progress_tick, relaxed));
 	if (to->destroyed_real_ns < from->destroyed_real_ns)
 		to->destroyed_real_ns = from->destroyed_real_ns;
 }
@@ -112,8 +113,8 @@ static bool fold(struct track *track, unsigned index)
 	labels_fold(box, index, to);
 	peers_forget(&track->peers, box, index);
 	owned_raise(&comm->enqueued, atomic_load_explicit(&comm->completed, relaxed) +
-					    atomic_load_explicit(&comm->untimed, relaxed) +
-					    atomic_load_explicit(&comm->lost, relaxed));
+	                                 atomic_load_explicit(&comm->untimed, relaxed) +
+	                                 atomic_load_explicit(&comm->lost, relaxed));
 	add_counts(folded, comm);
 	folded->folded++;
 	atomic_store_explicit(&folded->state, BOX_COMM_FOLDED, memory_order_release);

@@ -12,8 +12,9 @@ void queue_note_progress(struct queue *queue, struct box *box, uint64_t now_tick
 
 		/* A record that serves another communicator may come to the number that the last
 		 * one had. */
-		if (completed && (completed != queue->completed[i] ||
-				  !atomic_load_explicit(&box->comms[i].last_progress_tick, relaxed)))
+		if (completed &&
+		    (completed != queue->completed[i] ||
+		     !atomic_load_explicit(&box->comms[i].last_progress_tick, relaxed)))
 			atomic_store_explicit(&box->comms[i].last_progress_tick, now_tick, relaxed);
 		queue->moves[i] = completed > queue->completed[i];
 		queue->completed[i] = completed;
@@ -34,13 +35,16 @@ static void look_at_queues(struct queue *queue, struct track *track, uint64_t pa
 		if (!track_in_use(generation))
 			continue;
 		/* Acquired, so that the generation is looked at again behind them. */
-		uint32_t comm = atomic_load_explicit(&op->comm, memory_order_acquire) % BOX_LIVE_COMMS;
+		uint32_t comm =
+		    atomic_load_explicit(&op->comm, memory_order_acquire) % BOX_LIVE_COMMS;
 		uint32_t key = atomic_load_explicit(&op->key, memory_order_acquire);
 		uint64_t index = atomic_load_explicit(&op->index, memory_order_acquire);
-		uint64_t started = atomic_load_explicit(&op->started_channels, memory_order_acquire);
+		uint64_t started =
+		    atomic_load_explicit(&op->started_channels, memory_order_acquire);
 
 		if (key >= BOX_KEYS || started ||
-		    index <= atomic_load_explicit(&track->box->comms[comm].last_sequence, relaxed) ||
+		    index <=
+		        atomic_load_explicit(&track->box->comms[comm].last_sequence, relaxed) ||
 		    atomic_load_explicit(&op->generation, relaxed) != generation ||
 		    atomic_load_explicit(&track->box->keys[key].used, memory_order_acquire) != 1 ||
 		    track->box->keys[key].comm != comm)
@@ -56,7 +60,8 @@ static void count_queues(struct queue *queue, struct box *box)
 {
 	for (unsigned i = 0; i < BOX_KEYS; i++) {
 		struct box_key *key = &box->keys[i];
-		bool used = atomic_load_explicit(&key->used, memory_order_acquire) == 1 && key->comm < BOX_LIVE_COMMS;
+		bool used = atomic_load_explicit(&key->used, memory_order_acquire) == 1 &&
+		            key->comm < BOX_LIVE_COMMS;
 
 		if (used && queue->moves[key->comm]) {
 			atomic_fetch_add_explicit(&key->queued_ns, queue->queued_ns[i], relaxed);

@@ -31,7 +31,8 @@ static uint64_t ended_real_ns(const struct sample_table *table, const struct box
 	unsigned gpu = table->box->sample_kinds[sample->kind].gpu % BOX_GPUS;
 
 	return sample->stop_ns +
-	       (uint64_t)union_ahead_at(&table->box->unions[table->union_of_gpu[gpu]], sample->stop_ns);
+	       (uint64_t)union_ahead_at(&table->box->unions[table->union_of_gpu[gpu]],
+	                                sample->stop_ns);
 }
 
 /* How many distinct periods the table has samples of, up to SAMPLE_TABLE_PERIODS. */
@@ -115,7 +116,8 @@ static struct box_sample *find_place(struct sample_table *table)
 }
 
 /* Puts an operation that ended in a burst into the table. */
-void sample_table_keep(struct sample_table *table, const struct box_sample *end, uint16_t kind, uint64_t real_ns)
+void sample_table_keep(struct sample_table *table, const struct box_sample *end, uint16_t kind,
+                       uint64_t real_ns)
 {
 	struct box_header *header = table->box->header;
 	struct box_sample *place;
@@ -124,7 +126,8 @@ void sample_table_keep(struct sample_table *table, const struct box_sample *end,
 		return;
 	/* It takes a look at the whole table to find that nothing can be dropped: once in a burst
 	 * is enough. */
-	place = table->full_burst == real_ns >> BOX_SAMPLE_LENGTH_BITS_MIN ? NULL : find_place(table);
+	place =
+	    table->full_burst == real_ns >> BOX_SAMPLE_LENGTH_BITS_MIN ? NULL : find_place(table);
 	if (!place) {
 		table->full_burst = real_ns >> BOX_SAMPLE_LENGTH_BITS_MIN;
 		owned_add(&header->samples_lost, 1);

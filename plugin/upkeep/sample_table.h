@@ -17,19 +17,21 @@
 
 struct sample_table {
 	struct box *box;
-	uint32_t cursor;                /* where a free place is looked for first */
-	uint64_t full_burst;            /* of the shortest length: for what ends in it no room can be made */
+	uint32_t cursor;     /* where a free place is looked for first */
+	uint64_t full_burst; /* of the shortest length: for what ends in it no room can be made */
 	uint8_t union_of_gpu[BOX_GPUS]; /* index of box->unions, which know the clock of each GPU */
 };
 
 /* Whether a Unix time (ns) lies in a burst. */
-static inline bool sample_table_in_burst(uint64_t real_ns, unsigned length_bits, unsigned period_bits)
+static inline bool sample_table_in_burst(uint64_t real_ns, unsigned length_bits,
+                                         unsigned period_bits)
 {
 	return (real_ns & ((1ull << period_bits) - 1)) >> length_bits == 0;
 }
 
 /* Puts an operation that ended at that Unix time into the table, if that is in a burst; counts it
  * as lost if there is no room. `kind`: index of box->sample_kinds. By the beat. */
-void sample_table_keep(struct sample_table *table, const struct box_sample *end, uint16_t kind, uint64_t real_ns);
+void sample_table_keep(struct sample_table *table, const struct box_sample *end, uint16_t kind,
+                       uint64_t real_ns);
 
 #endif

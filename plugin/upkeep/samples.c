@@ -31,7 +31,8 @@ static struct clocks read_clocks(const struct samples *samples)
 	uint64_t closest = UINT64_MAX;
 
 	for (unsigned i = 0; i < CLOCK_LOOKS; i++) {
-		uint64_t before = clock_ticks(), real_ns = clock_ns(CLOCK_REALTIME), past = clock_ticks() - before;
+		uint64_t before = clock_ticks(), real_ns = clock_ns(CLOCK_REALTIME),
+			 past = clock_ticks() - before;
 
 		if (past < closest) {
 			closest = past;
@@ -40,7 +41,8 @@ static struct clocks read_clocks(const struct samples *samples)
 		}
 	}
 	clocks.real_ahead_ns =
-		(int64_t)(clocks.real_ns - clock_ticks_to_ns(clocks.tick, samples->track->ns_per_tick_q32));
+	    (int64_t)(clocks.real_ns -
+	              clock_ticks_to_ns(clocks.tick, samples->track->ns_per_tick_q32));
 	return clocks;
 }
 
@@ -56,7 +58,8 @@ static struct union_state *state_of(struct samples *samples, unsigned number)
 }
 
 /* The distance of the GPU's clock that a communicator has found lately. False: none. */
-static bool has_estimate(const struct samples *samples, unsigned comm, uint64_t now_tick, int64_t *ahead_ns)
+static bool has_estimate(const struct samples *samples, unsigned comm, uint64_t now_tick,
+                         int64_t *ahead_ns)
 {
 	const struct box_comm *record = &samples->box->comms[comm];
 	uint64_t since = get(&record->clock_since_tick);
@@ -66,7 +69,7 @@ static bool has_estimate(const struct samples *samples, unsigned comm, uint64_t 
 	*ahead_ns = before < least ? before : least;
 	return atomic_load_explicit(&record->state, relaxed) != BOX_COMM_FREE && since &&
 	       ((int64_t)(now_tick - since) < 0 ||
-		clock_ticks_to_ns(now_tick - since, samples->track->ns_per_tick_q32) < ESTIMATE_NS);
+	        clock_ticks_to_ns(now_tick - since, samples->track->ns_per_tick_q32) < ESTIMATE_NS);
 }
 
 /* Of all communicators of a GPU the smallest distance is nearest to the truth, because each hears
@@ -80,7 +83,8 @@ static void compare_clocks(struct samples *samples, const struct clocks *now)
 		unsigned number = gpu_of(samples, i);
 		struct samples_gpu *gpu = &samples->gpus[number];
 
-		if (!has_estimate(samples, i, now->tick, &ahead_ns) || (found[number] && ahead_ns >= gpu->ahead_ns))
+		if (!has_estimate(samples, i, now->tick, &ahead_ns) ||
+		    (found[number] && ahead_ns >= gpu->ahead_ns))
 			continue;
 		gpu->known = found[number] = true;
 		gpu->ahead_ns = ahead_ns;
@@ -88,12 +92,12 @@ static void compare_clocks(struct samples *samples, const struct clocks *now)
 	for (unsigned i = 0; i < BOX_GPUS; i++)
 		if (samples->gpus[i].known && samples->gpus[i].has_union)
 			union_set_clock(state_of(samples, i), now->real_ns,
-					now->real_ahead_ns + samples->gpus[i].ahead_ns);
+			                now->real_ahead_ns + samples->gpus[i].ahead_ns);
 }
 
 /* The union of a GPU that has something to add; NULL: there are too many. */
-static struct union_state *union_of(struct samples *samples, unsigned number, const struct box_sample *end,
-				    const struct clocks *now)
+static struct union_state *union_of(struct samples *samples, unsigned number,
+                                    const struct box_sample *end, const struct clocks *now)
 {
 	struct samples_gpu *gpu = &samples->gpus[number];
 
@@ -101,10 +105,11 @@ static struct union_state *union_of(struct samples *samples, unsigned number, co
 		gpu->has_union = true;
 		samples->table.union_of_gpu[number] = (uint8_t)samples->unions;
 		union_init(state_of(samples, number), &samples->box->unions[samples->unions++],
-			   &samples->box->header->sample_seq, number);
+		           &samples->box->header->sample_seq, number);
 		if (!gpu->known) /* as if it had ended just now, until something better is known */
 			gpu->ahead_ns = (int64_t)(now->real_ns - end->stop_ns) - now->real_ahead_ns;
-		union_set_clock(state_of(samples, number), now->real_ns, now->real_ahead_ns + gpu->ahead_ns);
+		union_set_clock(state_of(samples, number), now->real_ns,
+		                now->real_ahead_ns + gpu->ahead_ns);
 	}
 	return gpu->has_union ? state_of(samples, number) : NULL;
 }
@@ -165,14 +170,16 @@ static uint16_t kind_of(struct samples *samples, unsigned comm, const struct box
 {
 	const struct box_key *key = &samples->box->keys[end->kind % BOX_KEYS];
 
-	if (end->kind >= BOX_KEYS || atomic_load_explicit(&key->used, memory_order_acquire) != 1 || key->comm != comm)
+	if (end->kind >= BOX_KEYS || atomic_load_explicit(&key->used, memory_order_acquire) != 1 ||
+	    key->comm != comm)
 		return 0;
 	if (!samples->kinds[end->kind])
 		samples->kinds[end->kind] = make_kind(samples, comm, key);
 	return samples->kinds[end->kind];
 }
 
-static void take(struct samples *samples, unsigned comm, const struct box_sample *end, const struct clocks *now)
+static void take(struct samples *samples, unsigned comm, const struct box_sample *end,
+                 const struct clocks *now)
 {
 	struct union_state *state = union_of(samples, gpu_of(samples, comm), end, now);
 	uint16_t kind = state ? kind_of(samples, comm, end) : 0;
@@ -181,7 +188,8 @@ static void take(struct samples *samples, unsigned comm, const struct box_sample
 		union_add(state, get(&end->start_ns), end->stop_ns);
 		if (kind)
 			sample_table_keep(&samples->table, end, kind - 1,
-			     end->stop_ns + (uint64_t)atomic_load_explicit(&state->box->ahead_ns, relaxed));
+			                  end->stop_ns + (uint64_t)atomic_load_explicit(
+							     &state->box->ahead_ns, relaxed));
 	}
 	if (!kind)
 		owned_add(&samples->box->header->samples_unkinded, 1);
@@ -204,13 +212,14 @@ static void count_lost(struct samples *samples, unsigned comm, const struct cloc
 	if (atomic_load_explicit(&record->state, relaxed) == BOX_COMM_FREE)
 		return;
 	missing += lost > last->lost ? lost - last->lost : 0;
-	if (atomic_load_explicit(&samples->box->header->sampling, relaxed) > 1 && untimed > last->untimed)
+	if (atomic_load_explicit(&samples->box->header->sampling, relaxed) > 1 &&
+	    untimed > last->untimed)
 		missing += untimed - last->untimed;
 	last->lost = lost;
 	last->untimed = untimed;
 	if (missing && gpu->has_union)
 		union_lose(state_of(samples, gpu_of(samples, comm)), now->real_ns,
-			   missing < UINT32_MAX ? (uint32_t)missing : UINT32_MAX);
+		           missing < UINT32_MAX ? (uint32_t)missing : UINT32_MAX);
 }
 
 /* The communicators with operations that are over, and when the oldest one of each was. */
@@ -229,7 +238,8 @@ static void find_heads(struct samples *samples, struct heads *heads)
 {
 	heads->count = 0;
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++) {
-		samples->comms[i].until = atomic_load_explicit(&samples->box->comms[i].end_place, memory_order_acquire);
+		samples->comms[i].until =
+		    atomic_load_explicit(&samples->box->comms[i].end_place, memory_order_acquire);
 		const struct box_sample *end = peek(samples, i);
 
 		if (!end)

@@ -32,8 +32,8 @@ struct samples {
 	struct track *track;
 	struct box *box;
 	struct sample_table table;
-	unsigned unions;           /* in use */
-	uint16_t kinds[BOX_KEYS];  /* of a key: index of its box_sample_kind + 1; 0: not known */
+	unsigned unions;          /* in use */
+	uint16_t kinds[BOX_KEYS]; /* of a key: index of its box_sample_kind + 1; 0: not known */
 	struct samples_comm comms[BOX_LIVE_COMMS];
 	struct samples_gpu gpus[BOX_GPUS];
 	struct union_state states[BOX_UNIONS];

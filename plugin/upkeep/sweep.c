@@ -37,7 +37,8 @@ static uint64_t age_ns(struct track *track, _Atomic uint64_t *since, uint64_t no
 {
 	uint64_t then = atomic_load_explicit(since, relaxed);
 
-	return then && then < now_tick ? clock_ticks_to_ns(now_tick - then, track->ns_per_tick_q32) : 0;
+	return then && then < now_tick ? clock_ticks_to_ns(now_tick - then, track->ns_per_tick_q32)
+	                               : 0;
 }
 
 /* Seen for the first time: the hot path reads no clock. */
@@ -61,18 +62,20 @@ static bool is_stuck(struct track *track, struct box_op *op, uint64_t age, uint6
 {
 	if (!atomic_load_explicit(&op->started_channels, relaxed))
 		return age > SHORT_POOL_NS;
-	return age_ns(track, &op->event_tick, now_tick) > SHORT_POOL_NS && reclaim_is_left_behind(track, op);
+	return age_ns(track, &op->event_tick, now_tick) > SHORT_POOL_NS &&
+	       reclaim_is_left_behind(track, op);
 }
 
 /* Whether it has no kernel event though a later kernel of its communicator is over: to 2.30 NCCL
  * may tell the end of a kernel without its begin. */
 static bool is_passed(const struct track *track, const struct box_op *op)
 {
-	const struct clockmix *mix = &track->mixes[atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS];
+	const struct clockmix *mix =
+	    &track->mixes[atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS];
 
 	return !atomic_load_explicit(&op->started_channels, relaxed) &&
 	       clockmix_is_later(atomic_load_explicit(&mix->plan, relaxed),
-				 clockmix_plan(atomic_load_explicit(&op->group, relaxed)));
+	                         clockmix_plan(atomic_load_explicit(&op->group, relaxed)));
 }
 
 /* Whether its channels are such as NCCL does not announce. */
@@ -87,12 +90,15 @@ static bool is_untold(const struct track *track, const struct box_op *op)
 static bool may_settle(const struct track *track, const struct box_op *op)
 {
 	uint32_t channels = atomic_load_explicit(&op->kind, relaxed) >> 24;
-	bool is_expected = is_untold(track, op) &&
-			   channels == channels_expected(&track->channels, atomic_load_explicit(&op->key, relaxed),
-							 atomic_load_explicit(&op->bytes, relaxed));
+	bool is_expected =
+	    is_untold(track, op) &&
+	    channels == channels_expected(&track->channels, atomic_load_explicit(&op->key, relaxed),
+	                                  atomic_load_explicit(&op->bytes, relaxed));
 
-	return is_expected || channels == EVENT_CHANNELS_UNKNOWN || track->options.timing == BOX_TIMING_CPU ||
-	       atomic_load_explicit(&op->peer, relaxed) != EVENT_NO_PEER || reclaim_is_left_behind(track, op);
+	return is_expected || channels == EVENT_CHANNELS_UNKNOWN ||
+	       track->options.timing == BOX_TIMING_CPU ||
+	       atomic_load_explicit(&op->peer, relaxed) != EVENT_NO_PEER ||
+	       reclaim_is_left_behind(track, op);
 }
 
 /* What is still is over; how many channels came is learned where NCCL does not say. */
@@ -103,7 +109,8 @@ static void settle(struct track *track, struct box_op *op, uint32_t generation, 
 	uint64_t bytes = atomic_load_explicit(&op->bytes, relaxed);
 
 	if (track_complete(track, op, generation, TRACK_SLOT_RESTS) && is_lesson)
-		channels_learn(&track->channels, key, bytes, (uint8_t)__builtin_popcountll(stopped));
+		channels_learn(&track->channels, key, bytes,
+		               (uint8_t)__builtin_popcountll(stopped));
 }
 
 static uint32_t comm_in(const struct box_op *op)
@@ -112,7 +119,7 @@ static uint32_t comm_in(const struct box_op *op)
 }
 
 static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, bool pool_is_short,
-		       uint64_t now_tick)
+                       uint64_t now_tick)
 {
 	struct box_op *op = &track->box->ops[slot];
 	uint32_t generation = generation_of(op);
@@ -127,24 +134,29 @@ static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, 
 	stamp(track, op, generation, now_tick);
 	uint64_t age = age_ns(track, &op->enqueue_tick, now_tick);
 
-	if (sweep->seen_channels[slot] != channels || !atomic_load_explicit(&op->event_tick, relaxed)) {
+	if (sweep->seen_channels[slot] != channels ||
+	    !atomic_load_explicit(&op->event_tick, relaxed)) {
 		sweep->seen_channels[slot] = channels;
 		atomic_store_explicit(&op->event_tick, now_tick, relaxed);
 	}
-	bool orphaned = atomic_load_explicit(&comm->generation, relaxed) !=
-				atomic_load_explicit(&op->comm_generation, relaxed) ||
-			(pool_is_short && /* what an aborted communicator left is evidence of a hang */
-			 atomic_load_explicit(&comm->state, relaxed) != BOX_COMM_LIVE);
+	bool orphaned =
+	    atomic_load_explicit(&comm->generation, relaxed) !=
+		atomic_load_explicit(&op->comm_generation, relaxed) ||
+	    (pool_is_short && /* what an aborted communicator left is evidence of a hang */
+	     atomic_load_explicit(&comm->state, relaxed) != BOX_COMM_LIVE);
 	/* The thread that stopped the last channel found us busy with the communicator. */
-	bool complete = (unsigned)__builtin_popcountll(stopped) >= atomic_load_explicit(&op->kind, relaxed) >> 24;
+	bool complete = (unsigned)__builtin_popcountll(stopped) >=
+	                atomic_load_explicit(&op->kind, relaxed) >> 24;
 
 	if (all_stopped && complete) {
 		track_complete(track, op, generation, TRACK_SLOT_FREE);
-	} else if (all_stopped && age_ns(track, &op->event_tick, now_tick) > SETTLED_NS && may_settle(track, op)) {
+	} else if (all_stopped && age_ns(track, &op->event_tick, now_tick) > SETTLED_NS &&
+	           may_settle(track, op)) {
 		settle(track, op, generation, stopped);
 	} else if (orphaned || (pool_is_short && is_stuck(track, op, age, now_tick))) {
 		track_expire(track, op, generation, TRACK_SLOT_RESTS);
-	} else if (age > OVERTAKEN_NS && (reclaim_is_overtaken(track, op) || is_passed(track, op))) {
+	} else if (age > OVERTAKEN_NS &&
+	           (reclaim_is_overtaken(track, op) || is_passed(track, op))) {
 		clockmix_untold(track, op);
 		track_end_untimed(track, op, generation, TRACK_SLOT_RESTS);
 	}
@@ -169,7 +181,9 @@ static void settle_calls(struct sweep *sweep, struct track *track)
 		struct box_key *key = &track->box->keys[i];
 		bool used = atomic_load_explicit(&key->used, memory_order_acquire) == 1;
 		bool lives = used && key->comm < BOX_LIVE_COMMS;
-		uint32_t generation = used ? atomic_load_explicit(&track->box->comms[key->comm].generation, relaxed) : 0;
+		uint32_t generation =
+		    used ? atomic_load_explicit(&track->box->comms[key->comm].generation, relaxed)
+		         : 0;
 
 		if (lives && atomic_load_explicit(&track->comms[key->comm].open_group, relaxed) &&
 		    sweep->called_in[i] == generation)
@@ -179,7 +193,8 @@ static void settle_calls(struct sweep *sweep, struct track *track)
 
 		if (sweep->called_ops[i] && (lives || (used && keys_is_shared(i))) &&
 		    sweep->called_in[i] == generation && !has_seen(track, key))
-			keys_add_untimed(track->box, i, sweep->called_ops[i], sweep->called_bytes[i]);
+			keys_add_untimed(track->box, i, sweep->called_ops[i],
+			                 sweep->called_bytes[i]);
 		sweep->called_ops[i] = ops;
 		sweep->called_bytes[i] = bytes;
 		sweep->called_in[i] = generation;
@@ -203,8 +218,8 @@ void sweep_count(struct track *track)
 		/* Acquire: before the slots, or what ends in between would be counted twice. It is
 		 * freed before it is counted. */
 		sum[i] = atomic_load_explicit(&comm->completed, memory_order_acquire) +
-			 atomic_load_explicit(&comm->untimed, memory_order_acquire) +
-			 atomic_load_explicit(&comm->lost, memory_order_acquire);
+		         atomic_load_explicit(&comm->untimed, memory_order_acquire) +
+		         atomic_load_explicit(&comm->lost, memory_order_acquire);
 	}
 	for (unsigned slot = 0; slot < BOX_OPS; slot++) {
 		struct box_op *op = &track->ops[slot];
@@ -215,7 +230,7 @@ void sweep_count(struct track *track)
 		uint32_t comm = atomic_load_explicit(&op->comm, relaxed) % BOX_LIVE_COMMS;
 
 		sum[comm] += atomic_load_explicit(&op->comm_generation, relaxed) ==
-			     atomic_load_explicit(&track->box->comms[comm].generation, relaxed);
+		             atomic_load_explicit(&track->box->comms[comm].generation, relaxed);
 	}
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
 		owned_raise(&track->box->comms[i].enqueued, sum[i]);
@@ -239,9 +254,10 @@ void sweep_round(struct sweep *sweep, struct track *track, uint64_t now_tick)
 	for (unsigned slot = 0; used && slot < BOX_OPS; slot++)
 		if (track_in_use(generation_of(&track->ops[slot])))
 			sweep_slot(sweep, track, slot,
-				   used_shared > BOX_OPS - SLOTS_SHARED - SHORT_POOL ||
-					   held[comm_in(&track->ops[slot])] > SLOTS_OF_COMM - SHORT_POOL,
-				   now_tick);
+			           used_shared > BOX_OPS - SLOTS_SHARED - SHORT_POOL ||
+			               held[comm_in(&track->ops[slot])] >
+			                   SLOTS_OF_COMM - SHORT_POOL,
+			           now_tick);
 	settle_calls(sweep, track);
 	groups_close_strays(&track->groups, sweep->strays, open_number, track);
 	slotless_round(&sweep->slotless, track, now_tick, SETTLED_NS, OVERTAKEN_NS);

@@ -19,7 +19,8 @@ static void set(_Atomic uint64_t *figure, uint64_t value)
 
 static bool is_used(const struct box_key *key)
 {
-	return atomic_load_explicit(&key->used, memory_order_acquire) == 1 && key->comm < BOX_LIVE_COMMS;
+	return atomic_load_explicit(&key->used, memory_order_acquire) == 1 &&
+	       key->comm < BOX_LIVE_COMMS;
 }
 
 static bool is_alike(const struct box_key *a, const struct box_key *b)
@@ -29,9 +30,10 @@ static bool is_alike(const struct box_key *a, const struct box_key *b)
 
 static bool has_key(const struct box_line *line, const struct box *box, const struct box_key *key)
 {
-	return atomic_load_explicit(&line->used, relaxed) && line->comm == key->comm && line->func == key->func &&
-	       line->size_class == key->size_class &&
-	       line->comm_generation == atomic_load_explicit(&box->comms[key->comm].generation, relaxed);
+	return atomic_load_explicit(&line->used, relaxed) && line->comm == key->comm &&
+	       line->func == key->func && line->size_class == key->size_class &&
+	       line->comm_generation ==
+	           atomic_load_explicit(&box->comms[key->comm].generation, relaxed);
 }
 
 /* Sums over the algorithms and protocols. */
@@ -71,7 +73,8 @@ static bool is_halved(const struct timeline_base *now, const struct timeline_bas
 	return false;
 }
 
-static void write_times(struct box_window *window, const struct timeline_base *now, const struct timeline_base *base)
+static void write_times(struct box_window *window, const struct timeline_base *now,
+                        const struct timeline_base *base)
 {
 	uint64_t all = 0, seen = 0;
 	bool first = true, halved = is_halved(now, base);
@@ -102,7 +105,8 @@ static void merge(struct box_window *into, const struct box_window *from)
 {
 	uint64_t ops = get(&into->ops), more = get(&from->ops);
 	double median = ((double)get(&into->median_ns) * (double)ops +
-			 (double)get(&from->median_ns) * (double)more) / (double)(ops + more);
+	                 (double)get(&from->median_ns) * (double)more) /
+	                (double)(ops + more);
 
 	if (get(&from->min_ns) < get(&into->min_ns))
 		set(&into->min_ns, get(&from->min_ns));
@@ -111,8 +115,10 @@ static void merge(struct box_window *into, const struct box_window *from)
 	set(&into->bytes, get(&into->bytes) + get(&from->bytes));
 	set(&into->busy_ns, get(&into->busy_ns) + get(&from->busy_ns));
 	set(&into->last_index, get(&from->last_index));
-	if (atomic_load_explicit(&from->late_ms, relaxed) > atomic_load_explicit(&into->late_ms, relaxed))
-		atomic_store_explicit(&into->late_ms, atomic_load_explicit(&from->late_ms, relaxed), relaxed);
+	if (atomic_load_explicit(&from->late_ms, relaxed) >
+	    atomic_load_explicit(&into->late_ms, relaxed))
+		atomic_store_explicit(&into->late_ms, atomic_load_explicit(&from->late_ms, relaxed),
+		                      relaxed);
 }
 
 static void copy(struct box_window *to, const struct box_window *from)
@@ -137,8 +143,9 @@ static void thin_out(struct box_line *line)
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t start = atomic_load_explicit(&line->window[i].start_s, relaxed);
 
-		if (kept && start / window_s ==
-				    atomic_load_explicit(&line->window[kept - 1].start_s, relaxed) / window_s)
+		if (kept &&
+		    start / window_s ==
+		        atomic_load_explicit(&line->window[kept - 1].start_s, relaxed) / window_s)
 			merge(&line->window[kept - 1], &line->window[i]);
 		else
 			copy(&line->window[kept++], &line->window[i]);
@@ -177,7 +184,8 @@ static struct box_window *present(struct box_line *line, const struct timeline_b
 	return window;
 }
 
-static void line_round(struct box_line *line, struct timeline_base *base, struct timeline_base *now, uint64_t real_ns)
+static void line_round(struct box_line *line, struct timeline_base *base, struct timeline_base *now,
+                       uint64_t real_ns)
 {
 	uint32_t now_s = (uint32_t)(real_ns / NS_A_SECOND);
 	uint32_t window_s = atomic_load_explicit(&line->window_s, relaxed);
@@ -205,9 +213,10 @@ static void line_round(struct box_line *line, struct timeline_base *base, struct
 		write_times(window, now, base);
 		set(&window->ops, now->ops - base->ops);
 		if (ended && start_s > base->window_s)
-			atomic_store_explicit(&window->late_ms,
-					      (uint32_t)((real_ns - (uint64_t)start_s * NS_A_SECOND) / 1000000),
-					      relaxed);
+			atomic_store_explicit(
+			    &window->late_ms,
+			    (uint32_t)((real_ns - (uint64_t)start_s * NS_A_SECOND) / 1000000),
+			    relaxed);
 	}
 	if (!ended)
 		return;
@@ -247,7 +256,8 @@ static const struct box_key *busiest(const struct box *box, uint64_t *busy_ns)
 	return best;
 }
 
-static void take_over(struct box_line *line, const struct box *box, const struct box_key *key, uint32_t since_s)
+static void take_over(struct box_line *line, const struct box *box, const struct box_key *key,
+                      uint32_t since_s)
 {
 	const struct box_comm *comm = &box->comms[key->comm];
 
@@ -264,7 +274,8 @@ static void take_over(struct box_line *line, const struct box *box, const struct
 }
 
 /* What a line has been given so far, also when its communicator is gone. */
-static uint64_t line_busy_ns(const struct box *box, const struct box_line *line, const struct timeline_base *base)
+static uint64_t line_busy_ns(const struct box *box, const struct box_line *line,
+                             const struct timeline_base *base)
 {
 	uint64_t sum = 0;
 
@@ -315,7 +326,7 @@ void timeline_round(struct timeline *lines, struct box *box, uint64_t real_ns)
 
 		if (!atomic_load_explicit(&line->used, relaxed) ||
 		    line->comm_generation !=
-			    atomic_load_explicit(&box->comms[line->comm].generation, relaxed))
+		        atomic_load_explicit(&box->comms[line->comm].generation, relaxed))
 			continue; /* its communicator is gone: what it has stays */
 		read_keys(&lines->now, box, line);
 		line_round(line, &lines->base[i], &lines->now, real_ns);

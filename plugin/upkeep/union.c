@@ -13,16 +13,19 @@ static void add_to_count(_Atomic uint32_t *figure, uint32_t value)
 {
 	uint32_t old = atomic_load_explicit(figure, relaxed);
 
-	atomic_store_explicit(figure, old <= UINT32_MAX - value ? old + value : UINT32_MAX, relaxed);
+	atomic_store_explicit(figure, old <= UINT32_MAX - value ? old + value : UINT32_MAX,
+	                      relaxed);
 }
 
 static void copy(struct box_union_window *to, const struct box_union_window *from)
 {
 	atomic_store_explicit(&to->start_s, atomic_load_explicit(&from->start_s, relaxed), relaxed);
-	atomic_store_explicit(&to->operations, atomic_load_explicit(&from->operations, relaxed), relaxed);
+	atomic_store_explicit(&to->operations, atomic_load_explicit(&from->operations, relaxed),
+	                      relaxed);
 	atomic_store_explicit(&to->lost, atomic_load_explicit(&from->lost, relaxed), relaxed);
 	atomic_store_explicit(&to->busy_ns, atomic_load_explicit(&from->busy_ns, relaxed), relaxed);
-	atomic_store_explicit(&to->ahead_ns, atomic_load_explicit(&from->ahead_ns, relaxed), relaxed);
+	atomic_store_explicit(&to->ahead_ns, atomic_load_explicit(&from->ahead_ns, relaxed),
+	                      relaxed);
 }
 
 /* Two neighbours become one. */
@@ -31,7 +34,8 @@ static void merge(struct box_union_window *into, const struct box_union_window *
 	add_to_count(&into->operations, atomic_load_explicit(&from->operations, relaxed));
 	add_to_count(&into->lost, atomic_load_explicit(&from->lost, relaxed));
 	owned_add(&into->busy_ns, atomic_load_explicit(&from->busy_ns, relaxed));
-	atomic_store_explicit(&into->ahead_ns, atomic_load_explicit(&from->ahead_ns, relaxed), relaxed);
+	atomic_store_explicit(&into->ahead_ns, atomic_load_explicit(&from->ahead_ns, relaxed),
+	                      relaxed);
 }
 
 static uint32_t window_s(const struct box_union *box)
@@ -122,15 +126,18 @@ static void count(struct union_state *state, uint64_t start_ns, uint64_t stop_ns
 	uint64_t from = real_ns_of(state, start_ns), to = real_ns_of(state, stop_ns);
 
 	while (from < to) {
-		struct box_union_window *window = find_window(state, (uint32_t)(from / NS_A_SECOND));
+		struct box_union_window *window =
+		    find_window(state, (uint32_t)(from / NS_A_SECOND));
 		uint64_t length_ns = window_s(state->box) * NS_A_SECOND;
-		uint64_t end = atomic_load_explicit(&window->start_s, relaxed) * NS_A_SECOND + length_ns;
+		uint64_t end =
+		    atomic_load_explicit(&window->start_s, relaxed) * NS_A_SECOND + length_ns;
 		uint64_t part = (to < end ? to : end) - from;
 		uint64_t busy = atomic_load_explicit(&window->busy_ns, relaxed);
 		/* The clocks are adjusted now and then, so there may be too little. */
 		uint64_t room = length_ns - busy;
 
-		atomic_store_explicit(&window->busy_ns, busy + (part < room ? part : room), relaxed);
+		atomic_store_explicit(&window->busy_ns, busy + (part < room ? part : room),
+		                      relaxed);
 		owned_add(&state->box->busy_ns, part);
 		from += part;
 	}
@@ -139,7 +146,8 @@ static void count(struct union_state *state, uint64_t start_ns, uint64_t stop_ns
 static void forget_gap(struct union_state *state, unsigned index)
 {
 	state->gaps--;
-	memmove(&state->gap[index], &state->gap[index + 1], (state->gaps - index) * sizeof(*state->gap));
+	memmove(&state->gap[index], &state->gap[index + 1],
+	        (state->gaps - index) * sizeof(*state->gap));
 }
 
 static void insert_gap(struct union_state *state, unsigned index, struct union_gap gap)
@@ -150,7 +158,8 @@ static void insert_gap(struct union_state *state, unsigned index, struct union_g
 		forget_gap(state, 0);
 		index--;
 	}
-	memmove(&state->gap[index + 1], &state->gap[index], (state->gaps - index) * sizeof(*state->gap));
+	memmove(&state->gap[index + 1], &state->gap[index],
+	        (state->gaps - index) * sizeof(*state->gap));
 	state->gap[index] = gap;
 	state->gaps++;
 }
@@ -181,10 +190,12 @@ static void close_gaps(struct union_state *state, uint64_t start_ns, uint64_t st
 
 void union_add(struct union_state *state, uint64_t start_ns, uint64_t stop_ns)
 {
-	struct box_union_window *window = find_window(state, (uint32_t)(real_ns_of(state, stop_ns - 1) / NS_A_SECOND));
+	struct box_union_window *window =
+	    find_window(state, (uint32_t)(real_ns_of(state, stop_ns - 1) / NS_A_SECOND));
 
 	add_to_count(&window->operations, 1);
-	atomic_store_explicit(&window->ahead_ns, atomic_load_explicit(&state->box->ahead_ns, relaxed), relaxed);
+	atomic_store_explicit(&window->ahead_ns,
+	                      atomic_load_explicit(&state->box->ahead_ns, relaxed), relaxed);
 	owned_add(&state->box->operations, 1);
 	close_gaps(state, start_ns, stop_ns);
 	if (stop_ns <= state->end_ns)
@@ -203,7 +214,8 @@ void union_lose(struct union_state *state, uint64_t real_ns, uint32_t operations
 	owned_add(&state->box->lost, operations);
 }
 
-void union_init(struct union_state *state, struct box_union *box, _Atomic uint32_t *seq, unsigned gpu)
+void union_init(struct union_state *state, struct box_union *box, _Atomic uint32_t *seq,
+                unsigned gpu)
 {
 	memset(state, 0, sizeof(*state));
 	state->box = box;

@@ -20,15 +20,16 @@ struct union_gap {
 
 struct union_state {
 	struct box_union *box;
-	_Atomic uint32_t *seq;   /* box_header.sample_seq: odd while windows are moved */
-	uint64_t end_ns;         /* of the operation that ended last, GPU's clock; 0: none yet */
+	_Atomic uint32_t *seq; /* box_header.sample_seq: odd while windows are moved */
+	uint64_t end_ns;       /* of the operation that ended last, GPU's clock; 0: none yet */
 	unsigned gaps;
 	struct union_gap gap[UNION_GAPS]; /* they rise */
 };
 
 /* Begins a union for a GPU, an index of box_header.gpu. `box` must be all zero. All functions but
  * union_ahead_at are called by the thread that has the inspector's lock. */
-void union_init(struct union_state *state, struct box_union *box, _Atomic uint32_t *seq, unsigned gpu);
+void union_init(struct union_state *state, struct box_union *box, _Atomic uint32_t *seq,
+                unsigned gpu);
 
 /* Tells what CLOCK_REALTIME shows now, and how far it is ahead of the GPU's clock, in ns. If it was
  * set back by more than two windows, the windows begin anew. */

@@ -115,11 +115,12 @@ enum load load;
 struct player_op load_op(unsigned number, unsigned channels)
 {
 	static const enum player_func colls[] = { PLAYER_ALLREDUCE, PLAYER_ALLGATHER,
-		                                  PLAYER_REDUCESCATTER };
+	                                          PLAYER_REDUCESCATTER };
 	unsigned kind = number % COMMS % 3 + number / COMMS % 2 * 3;
 	unsigned mixed = number * 0x9e3779b1u >> 28;
-	size_t bytes = load == LOAD_MIXED ? (size_t)256 << mixed
-	                                  : (size_t)16384 << (load == LOAD_SENDS ? 0 : number / 7 % 3 * 5);
+	size_t bytes = load == LOAD_MIXED
+	                   ? (size_t)256 << mixed
+	                   : (size_t)16384 << (load == LOAD_SENDS ? 0 : number / 7 % 3 * 5);
 	struct player_op op = load == LOAD_SENDS
 	                          ? player_p2p(kind % 2 ? PLAYER_SEND : PLAYER_RECV, 5, bytes)
 	                          : player_coll(colls[kind % 3], bytes);

@@ -45,8 +45,8 @@ extern enum load { LOAD_COLLS, LOAD_MIXED, LOAD_SENDS } load;
 struct player_op load_op(unsigned number, unsigned channels);
 struct player_comm *load_comm(struct side *side, unsigned number);
 
-/* The kernel's events: it ran in the second half of the operation's life. Of every fourth operation channel by channel: the first stops before the
- * second starts. */
+/* The kernel's events: it ran in the second half of the operation's life. Of every fourth operation
+ * channel by channel: the first stops before the second starts. */
 void load_kernel(struct side *side, struct player_op *op, unsigned number);
 
 /* A counter that is read in a few nanoseconds, and its period. */

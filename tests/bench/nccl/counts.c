@@ -30,7 +30,8 @@ static void mark(void)
 
 void measure_counts(void)
 {
-	struct counts (*so_far)(void) = (struct counts(*)(void))dlsym(RTLD_DEFAULT, "count_so_far");
+	struct counts (*so_far)(void) =
+	    (struct counts (*)(void))dlsym(RTLD_DEFAULT, "count_so_far");
 
 	for (unsigned i = 0; i < SIDES; i++) {
 		struct counts before = { 0, 0 }, after = { 0, 0 };

@@ -12,12 +12,13 @@
 #define CHANNELS 4u
 #define KINDS 7u
 #define INTERVAL_NS 100000000u /* of the files */
-#define BURST_NS 20000000u /* so that every kind comes again in each interval */
+#define BURST_NS 20000000u     /* so that every kind comes again in each interval */
 
 /* Makes the i-th GPU that of this thread, as cudaSetDevice() does. */
 static void use_gpu(void *driver, int i)
 {
-	int (*retain)(int **, int) = (int (*)(int **, int))dlsym(driver, "cuDevicePrimaryCtxRetain");
+	int (*retain)(int **, int) =
+	    (int (*)(int **, int))dlsym(driver, "cuDevicePrimaryCtxRetain");
 	int (*make_current)(int *) = (int (*)(int *))dlsym(driver, "cuCtxSetCurrent");
 	int *context = NULL;
 
@@ -29,7 +30,7 @@ static void use_gpu(void *driver, int i)
 static struct player_op kind_of_op(unsigned kind)
 {
 	static const enum player_func colls[] = { PLAYER_ALLREDUCE, PLAYER_ALLGATHER,
-		                                  PLAYER_REDUCESCATTER };
+	                                          PLAYER_REDUCESCATTER };
 
 	if (kind < 2)
 		return player_p2p(kind ? PLAYER_RECV : PLAYER_SEND, 5, 1u << 20);

@@ -34,7 +34,8 @@ static long minor_faults(void)
 	return usage.ru_minflt;
 }
 
-/* Both threads spin, as NCCL's does: a processor that sleeps takes microseconds to be itself again. */
+/* Both threads spin, as NCCL's does: a processor that sleeps takes microseconds to be itself again.
+ */
 static void spin_to(uint64_t ns)
 {
 	while (now_ns() < ns)

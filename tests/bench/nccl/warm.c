@@ -39,7 +39,9 @@ static void play_round(struct side *side, unsigned channels, double *app_ns, dou
 static void measure(unsigned channels, unsigned rounds)
 {
 	char app_row[32], kernel_row[32];
-	static const char *const kinds[] = { [LOAD_COLLS] = "", [LOAD_MIXED] = "mixed_", [LOAD_SENDS] = "sends_" };
+	static const char *const kinds[] = { [LOAD_COLLS] = "",
+	                                     [LOAD_MIXED] = "mixed_",
+	                                     [LOAD_SENDS] = "sends_" };
 	const char *kind = depth == DEEP ? "deep_" : kinds[load];
 
 	snprintf(app_row, sizeof(app_row), "%sapp/%u", kind, channels);

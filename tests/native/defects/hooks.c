@@ -41,7 +41,7 @@ static void *next(const char *name)
 /* As early as a program can be: the loader's own calls come before. */
 __attribute__((constructor)) static void find_real(void)
 {
-	real_write = (ssize_t(*)(int, const void *, size_t))next("write");
+	real_write = (ssize_t (*)(int, const void *, size_t))next("write");
 	real_mkdir = (int (*)(const char *, mode_t))next("mkdir");
 	real_clock_gettime = (int (*)(clockid_t, struct timespec *))next("clock_gettime");
 	real_mutex_lock = (int (*)(pthread_mutex_t *))next("pthread_mutex_lock");

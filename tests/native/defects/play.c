@@ -1,25 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* play.c - NCCL by a script: play PLUGIN CUDA VERSION step , step , ...
  *
- * NCCL of that interface version takes the highest table of the plugin that it knows; status 3 when there
- * is none. Each step that has something to say prints a JSON line. The steps, with what is not said
- * being as in this list, `comm` counting communicators from 0:
+ * NCCL of that interface version takes the highest table of the plugin that it knows; status 3 when
+ * there is none. Each step that has something to say prints a JSON line. The steps, with what is
+ * not said being as in this list, `comm` counting communicators from 0:
  *
  *	comm id=1 name= ranks=2 nodes=1 rank=0         a communicator; without name= it has none
- *	coll comm=0 func=AllReduce bytes= times=1 ...  collectives, as the application and NCCL tell them
- *	p2p comm=0 func=Send peer=1 bytes= ...         messages
- *	     count= type=ncclFloat32 instead of bytes=; grow=0 bytes more each time; null=1: no words
- *	     channels=8 (2), from first=0, tag=0; ns=100000 on each, which starts stagger=0 after the one before;
- *	     kernel=all, none, starts (they never end) or twice (they end twice, the second time
- *	     in another thread); real_us=0 of the host's time
- *	call comm=0 func= bytes= times=1               of which only the Api events are told
- *	engine comm=0 func= bytes= times=1             by the copy engine
- *	stray comm= times=1                            starts with the communicator's context, NULL without comm=
- *	late                                           kernel events of the last operation
+ *	coll comm=0 func=AllReduce bytes= times=1 ...  collectives, as the application and NCCL tell
+ * them p2p comm=0 func=Send peer=1 bytes= ...         messages count= type=ncclFloat32 instead of
+ * bytes=; grow=0 bytes more each time; null=1: no words channels=8 (2), from first=0, tag=0;
+ * ns=100000 on each, which starts stagger=0 after the one before; kernel=all, none, starts (they
+ * never end) or twice (they end twice, the second time in another thread); real_us=0 of the host's
+ * time call comm=0 func= bytes= times=1               of which only the Api events are told engine
+ * comm=0 func= bytes= times=1             by the copy engine stray comm= times=1          starts
+ * with the communicator's context, NULL without comm= late   kernel events of the last operation
  *	finalize comm=0
  *	set write_ms= short_of_memory= clock_step_s= mkdir_race=   (hooks.h)
- *	await writes= | stuck= | ms=                   more of these in other threads, for a second; or a time
- *	look                                           memory, CPU time, log lines, NCCL's mask
+ *	await writes= | stuck= | ms=                   more of these in other threads, for a second;
+ * or a time look                                           memory, CPU time, log lines, NCCL's mask
  *	pause                                          until a line comes in
  *	exit                                           exit(), communicators and all
  */
@@ -111,10 +109,11 @@ static enum player_func func_of(const struct step *step, const char *word)
 
 static struct player_op op_of(const struct step *step, bool p2p)
 {
-	enum player_func func = func_of(step, script_text(step, "func", p2p ? "Send" : "AllReduce"));
+	enum player_func func =
+	    func_of(step, script_text(step, "func", p2p ? "Send" : "AllReduce"));
 	size_t bytes = (size_t)script_number(step, "bytes", MIB);
-	struct player_op op = p2p ? player_p2p(func, (int)script_number(step, "peer", 1), bytes) :
-				    player_coll(func, bytes);
+	struct player_op op = p2p ? player_p2p(func, (int)script_number(step, "peer", 1), bytes)
+	                          : player_coll(func, bytes);
 
 	op.count = (size_t)script_number(step, "count", (int64_t)op.count);
 	op.datatype = script_text(step, "type", op.datatype);
@@ -134,7 +133,7 @@ struct course {
 
 /* Channels beyond 63 are no channels: the player would fold them. */
 static void play_odd_kernel(struct player_comm *comm, const struct player_op *op, uint64_t start_ns,
-			    uint64_t ns)
+                            uint64_t ns)
 {
 	void *handles[256];
 
@@ -157,7 +156,8 @@ static void *stop_all(void *argument)
 
 	for (unsigned i = 0; i < stops->op->channels; i++)
 		player_kernel_stop(stops->comm, stops->op, i,
-				   stops->start_ns + i * stops->course->stagger_ns + stops->course->ns);
+		                   stops->start_ns + i * stops->course->stagger_ns +
+		                       stops->course->ns);
 	return NULL;
 }
 
@@ -172,7 +172,7 @@ static void stop_again(struct stops *stops)
 }
 
 static void play_kernel(struct player_comm *comm, struct player_op *op, const struct course *course,
-			uint64_t start_ns)
+                        uint64_t start_ns)
 {
 	struct stops stops = { comm, op, course, start_ns };
 
@@ -210,7 +210,8 @@ static void do_op(const struct step *step, bool p2p)
 
 	for (int64_t i = 0; i < times; i++, op.count += grow) {
 		player_enqueue(comm, &op);
-		/* What takes the host's time goes by its clock, however slow the host is: else the GPU's would drift away. */
+		/* What takes the host's time goes by its clock, however slow the host is: else the
+		 * GPU's would drift away. */
 		if (course.real_us)
 			start_ns = clock_ns(CLOCK_MONOTONIC) - course.ns;
 		play_kernel(comm, &op, &course, start_ns);
@@ -295,9 +296,11 @@ static uint64_t resident_bytes(void)
 
 static void do_look(void)
 {
-	printf("{\"step\":\"look\",\"rss_bytes\":%llu,\"cpu_ms\":%.3f,\"log_lines\":%llu,\"mask\":%d}\n",
-	       (unsigned long long)resident_bytes(), (double)clock_ns(CLOCK_PROCESS_CPUTIME_ID) / 1e6,
-	       (unsigned long long)log_lines, __atomic_load_n(&player.mask, __ATOMIC_RELAXED));
+	printf("{\"step\":\"look\",\"rss_bytes\":%llu,\"cpu_ms\":%.3f,\"log_lines\":%llu,\"mask\":%"
+	       "d}\n",
+	       (unsigned long long)resident_bytes(),
+	       (double)clock_ns(CLOCK_PROCESS_CPUTIME_ID) / 1e6, (unsigned long long)log_lines,
+	       __atomic_load_n(&player.mask, __ATOMIC_RELAXED));
 }
 
 static void do_pause(void)

@@ -6,7 +6,8 @@
 #include "nccl/abi.h"
 
 #define CALLS_VERSIONS 7u
-#define CALLS_UNWRITTEN ((void *)(uintptr_t)0x0f0f0f0f0f0f0f0full) /* what a handle holds before a start */
+#define CALLS_UNWRITTEN                                                                            \
+	((void *)(uintptr_t)0x0f0f0f0f0f0f0f0full) /* what a handle holds before a start */
 
 /* Whatever an event may say; each has a part of it. v1 gives numbers for the words. */
 struct calls_words {
@@ -19,7 +20,7 @@ struct calls_words {
 	int root;
 	uint64_t user_tag;
 	const char *kernel; /* may be NULL */
-	void *plan; /* of a P2p of v5 and later: what its Group got */
+	void *plan;         /* of a P2p of v5 and later: what its Group got */
 };
 
 /* Context and mask. Aborts unless the library says success. */
@@ -30,7 +31,8 @@ void calls_finalize(unsigned api, void *context);
 uint64_t calls_type(unsigned api, uint64_t type);
 
 /* The handle. Aborts if it was not written, or for anything but success; so do the next two. */
-void *calls_start(unsigned api, void *context, uint64_t type, void *parent, const struct calls_words *words);
+void *calls_start(unsigned api, void *context, uint64_t type, void *parent,
+                  const struct calls_words *words);
 void calls_stop(unsigned api, void *handle);
 void calls_state(unsigned api, void *handle, int state, union abi_state_args *args);
 

@@ -12,12 +12,19 @@ struct driver run;
 static const struct {
 	const char *word;
 	unsigned bytes;
-} datatypes[] = { { "ncclInt8", 1 },     { "ncclFloat16", 2 }, { "ncclFloat32", 4 }, { "ncclFloat64", 8 },
-	          { "ncclBfloat16", 2 }, { "Unknown", 1 },     { "", 1 },            { NULL, 1 } };
+} datatypes[] = { { "ncclInt8", 1 },
+                  { "ncclFloat16", 2 },
+                  { "ncclFloat32", 4 },
+                  { "ncclFloat64", 8 },
+                  { "ncclBfloat16", 2 },
+                  { "Unknown", 1 },
+                  { "", 1 },
+                  { NULL, 1 } };
 static const unsigned numbered_bytes[] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1 };
-static const char *const funcs[] = { "AllReduce", "AllGather", "ReduceScatter", "Broadcast",
-	                             "Reduce",    "Send",      "Recv",          "Send",
-	                             "Recv",      "AlltoAll",  "",              NULL };
+static const char *const funcs[] = { "AllReduce", "AllGather", "ReduceScatter",
+                                     "Broadcast", "Reduce",    "Send",
+                                     "Recv",      "Send",      "Recv",
+                                     "AlltoAll",  "",          NULL };
 static const char *const algos[] = { "RING", "TREE", "NVLS", "GROUP", "", NULL };
 static const char *const protos[] = { "LL", "LL128", "SIMPLE", "Unknown", NULL };
 static const char *const names[] = { "tp", "", NULL, "two\nlines", "\xff\xfe\"\\" };
@@ -62,7 +69,9 @@ void *driver_handle(void)
 	uint8_t byte = bytes_u8(&run.in);
 
 	if (byte < 0xe0)
-		return run.handle_count ? run.handles[(run.handle_count - 1 - byte % HANDLES) % HANDLES] : NULL;
+		return run.handle_count
+			   ? run.handles[(run.handle_count - 1 - byte % HANDLES) % HANDLES]
+			   : NULL;
 	if (byte < 0xf0 && run.comm_count)
 		return run.comms[byte % run.comm_count].context;
 	return byte < 0xf8 ? NULL : (void *)(uintptr_t)bytes_u64(&run.in);
@@ -95,7 +104,9 @@ static uint64_t bytes_of(unsigned api, const struct calls_words *words)
 	unsigned number = words->datatype_number, each = 1;
 
 	if (api == 1)
-		return words->count * (number < sizeof(numbered_bytes) / sizeof(*numbered_bytes) ? numbered_bytes[number] : 1);
+		return words->count * (number < sizeof(numbered_bytes) / sizeof(*numbered_bytes)
+					   ? numbered_bytes[number]
+					   : 1);
 	for (size_t i = 0; i < sizeof(datatypes) / sizeof(*datatypes); i++)
 		if (words->datatype == datatypes[i].word)
 			each = datatypes[i].bytes;
@@ -118,7 +129,8 @@ bool driver_has_record(const void *context)
 	       fresh_box()->comms[index].generation == generation;
 }
 
-void driver_start(unsigned api, void *context, uint64_t type, void *parent, const struct calls_words *words)
+void driver_start(unsigned api, void *context, uint64_t type, void *parent,
+                  const struct calls_words *words)
 {
 	type = calls_type(api, type);
 	if (is_operation(api, type, words) && driver_has_record(context)) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver.h - of fuzz_events.c: what a call says, taken from the input, and what the plugin has been told so far. */
+/* driver.h - of fuzz_events.c: what a call says, taken from the input, and what the plugin has been
+ * told so far. */
 #ifndef NCCL_INSPECTOR_DRIVER_H
 #define NCCL_INSPECTOR_DRIVER_H
 
@@ -45,6 +46,7 @@ void *driver_context(unsigned *api);
 bool driver_has_record(const void *context);
 
 /* Tells of an event, and notes what it should count as. */
-void driver_start(unsigned api, void *context, uint64_t type, void *parent, const struct calls_words *words);
+void driver_start(unsigned api, void *context, uint64_t type, void *parent,
+                  const struct calls_words *words);
 
 #endif

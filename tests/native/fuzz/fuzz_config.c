@@ -15,14 +15,34 @@
 #define LONG_BYTES 20000u
 
 static const char *const names[] = {
-	"NCCL_INSPECTOR_ENABLE", "NCCL_INSPECTOR_PROM_DUMP", "NCCL_INSPECTOR_ENABLE_P2P", "NCCL_INSPECTOR_PHASES",
-	"NCCL_INSPECTOR_NET", "NCCL_INSPECTOR_RUN_DIR", "NCCL_INSPECTOR_DUMP_DIR", "NCCL_INSPECTOR_CONTROL_DIR",
-	"NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
-	"NCCL_INSPECTOR_DUMP_THREAD_ENABLE", "NCCL_INSPECTOR_JSON", "NCCL_INSPECTOR_JSON_GZIP",
-	"NCCL_INSPECTOR_JSON_MAX_BYTES", "NCCL_INSPECTOR_JSON_FILES", "NCCL_INSPECTOR_DUMP_VERBOSE",
-	"NCCL_INSPECTOR_DENY_NCCL", "NCCL_INSPECTOR_BUDGET_PERCENT", "NCCL_INSPECTOR_ARRAY_TASK",
-	"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID", "SLURMD_NODENAME",
-	"SLURM_CLUSTER_NAME", "SLURM_JOB_NODELIST", "NCCL_INSPECTOR_HOST_TIME",
+	"NCCL_INSPECTOR_ENABLE",
+	"NCCL_INSPECTOR_PROM_DUMP",
+	"NCCL_INSPECTOR_ENABLE_P2P",
+	"NCCL_INSPECTOR_PHASES",
+	"NCCL_INSPECTOR_NET",
+	"NCCL_INSPECTOR_RUN_DIR",
+	"NCCL_INSPECTOR_DUMP_DIR",
+	"NCCL_INSPECTOR_CONTROL_DIR",
+	"NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES",
+	"NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
+	"NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
+	"NCCL_INSPECTOR_JSON",
+	"NCCL_INSPECTOR_JSON_GZIP",
+	"NCCL_INSPECTOR_JSON_MAX_BYTES",
+	"NCCL_INSPECTOR_JSON_FILES",
+	"NCCL_INSPECTOR_DUMP_VERBOSE",
+	"NCCL_INSPECTOR_DENY_NCCL",
+	"NCCL_INSPECTOR_BUDGET_PERCENT",
+	"NCCL_INSPECTOR_ARRAY_TASK",
+	"SLURM_JOB_ID",
+	"SLURM_JOBID",
+	"SLURM_STEP_ID",
+	"SLURM_PROCID",
+	"SLURM_LOCALID",
+	"SLURMD_NODENAME",
+	"SLURM_CLUSTER_NAME",
+	"SLURM_JOB_NODELIST",
+	"NCCL_INSPECTOR_HOST_TIME",
 };
 #define NAMES (sizeof(names) / sizeof(*names))
 
@@ -69,14 +89,16 @@ static bool is_interval(int64_t us)
 static void check_texts(const struct config *config)
 {
 	want(is_printable(config->node, sizeof(config->node)) &&
-		     is_printable(config->cluster, sizeof(config->cluster)) &&
-		     is_printable(config->nodelist, sizeof(config->nodelist)) &&
-		     is_printable(config->refused, sizeof(config->refused)) &&
-		     is_printable(config->job, sizeof(config->job)) && is_printable(config->step, sizeof(config->step)),
+	         is_printable(config->cluster, sizeof(config->cluster)) &&
+	         is_printable(config->nodelist, sizeof(config->nodelist)) &&
+	         is_printable(config->refused, sizeof(config->refused)) &&
+	         is_printable(config->job, sizeof(config->job)) &&
+	         is_printable(config->step, sizeof(config->step)),
 	     "a text for labels and names is not printable");
-	want(ends(config->dir, sizeof(config->dir)) && ends(config->json_dir, sizeof(config->json_dir)) &&
-		     ends(config->control_dir, sizeof(config->control_dir)) &&
-		     ends(config->deny_nccl, sizeof(config->deny_nccl)),
+	want(ends(config->dir, sizeof(config->dir)) &&
+	         ends(config->json_dir, sizeof(config->json_dir)) &&
+	         ends(config->control_dir, sizeof(config->control_dir)) &&
+	         ends(config->deny_nccl, sizeof(config->deny_nccl)),
 	     "a text has no end");
 	want(!strchr(config->job, '/') && !strchr(config->step, '/'), "a number is a path");
 	want(*config->dir && *config->json_dir, "a directory without a name");
@@ -84,18 +106,24 @@ static void check_texts(const struct config *config)
 
 static void check_numbers(const struct config *config)
 {
-	want(is_interval(config->interval_us) && is_interval(config->json_interval_us), "an interval");
+	want(is_interval(config->interval_us) && is_interval(config->json_interval_us),
+	     "an interval");
 	want(!config->interval_us == !config->json_interval_us, "one interval without the other");
 	want(config->json_files >= 1 && config->json_files <= 8 &&
-		     config->json_max_bytes / config->json_files >= 32u << 10 && config->json_max_bytes <= 1ull << 50,
+	         config->json_max_bytes / config->json_files >= 32u << 10 &&
+	         config->json_max_bytes <= 1ull << 50,
 	     "files without room for a line, or without a limit");
 	want(config->budget_ppm <= 1000000, "more than a core");
-	want(config->min_bytes <= INT64_MAX && config->job_id <= INT64_MAX, "a number that was negative");
-	want((config->array_job_id == CONFIG_UNKNOWN) == (config->array_task_id == CONFIG_UNKNOWN), "half an array");
+	want(config->min_bytes <= INT64_MAX && config->job_id <= INT64_MAX,
+	     "a number that was negative");
+	want((config->array_job_id == CONFIG_UNKNOWN) == (config->array_task_id == CONFIG_UNKNOWN),
+	     "half an array");
 	want(!config->verbose || config->json, "events without lines");
-	want(config->job_id ? strtoull(config->job, NULL, 10) == config->job_id : !strcmp(config->job, "unknown"),
+	want(config->job_id ? strtoull(config->job, NULL, 10) == config->job_id
+	                    : !strcmp(config->job, "unknown"),
 	     "the job in names is another one");
-	want(config->make_dir || !strncmp(config->dir, values[5], sizeof(config->dir) - 1), "another directory");
+	want(config->make_dir || !strncmp(config->dir, values[5], sizeof(config->dir) - 1),
+	     "another directory");
 }
 
 static void check_list(const char *list)
@@ -111,7 +139,8 @@ static void check_list(const char *list)
 	want(listed[0] == listed[1] && ends(bad, 8), "a bad word without an end");
 }
 
-/* In memory of its own, so that one byte too far is seen; over and over for the variables' upper numbers. */
+/* In memory of its own, so that one byte too far is seen; over and over for the variables' upper
+ * numbers. */
 static char *take_value(struct bytes *in, bool is_long)
 {
 	size_t length = strnlen((const char *)in->at, (size_t)(in->end - in->at));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any calls in any order, with handles of anybody and times of any clock, through the entry points that NCCL finds:
- * nothing may crash, and after each input the laws of laws.h hold.
+/* Any calls in any order, with handles of anybody and times of any clock, through the entry points
+ * that NCCL finds: nothing may crash, and after each input the laws of laws.h hold.
  *
  * The first bytes choose the interface and the environment, each following one a call.
  */
@@ -29,7 +29,8 @@ static void make_comm(void)
 		return;
 	run.comms[run.comm_count].api = api;
 	run.comms[run.comm_count].ops = 0;
-	calls_init(api, &run.comms[run.comm_count].context, &run.masks[byte >= 0xf0 ? byte % MASKS : 0], &words);
+	calls_init(api, &run.comms[run.comm_count].context,
+	           &run.masks[byte >= 0xf0 ? byte % MASKS : 0], &words);
 	run.comm_count++;
 }
 
@@ -64,8 +65,9 @@ static void start_one(uint64_t type)
 
 static void start_any(void)
 {
-	static const uint64_t types[] = { ABI_GROUP, ABI_COLL_API, ABI_P2P_API, ABI_CE_COLL, ABI_GROUP_API,
-		                          ABI_PROXY_OP, ABI_PROXY_STEP, 0x20, ABI_NET_PLUGIN, 0x800, 0x2000, 0 };
+	static const uint64_t types[] = { ABI_GROUP,      ABI_COLL_API, ABI_P2P_API,    ABI_CE_COLL,
+	                                  ABI_GROUP_API,  ABI_PROXY_OP, ABI_PROXY_STEP, 0x20,
+	                                  ABI_NET_PLUGIN, 0x800,        0x2000,         0 };
 	uint8_t byte = bytes_u8(&run.in);
 
 	start_one(byte < 0xf0 ? PICK(types, byte) : bytes_u64(&run.in));
@@ -84,7 +86,8 @@ static void start_p2p(void)
 static void start_child(uint64_t type)
 {
 	uint8_t byte = bytes_u8(&run.in);
-	struct calls_words words = { .channel = byte < 0xf0 ? byte & 63 : byte, .phase = byte >> 6 };
+	struct calls_words words = { .channel = byte < 0xf0 ? byte & 63 : byte,
+	                             .phase = byte >> 6 };
 	void *parent = driver_handle();
 
 	words.gpu_ns = driver_gpu_ns();
@@ -103,7 +106,8 @@ static void start_phase(void)
 
 static void tell_state(void)
 {
-	static const int states[] = { 22, 22, 22, 31, 8, 9, 10, 11, 12, 20, 19, 21, 23, 24, 0, -1, 1000 };
+	static const int states[] = { 22, 22, 22, 31, 8,  9, 10, 11,  12,
+	                              20, 19, 21, 23, 24, 0, -1, 1000 };
 	uint8_t byte = bytes_u8(&run.in);
 	void *handle = driver_handle();
 	union abi_state_args args = { .gpu_ns = driver_gpu_ns() };
@@ -132,7 +136,8 @@ static void whole_operation(void)
 	for (unsigned i = 0; i < words.channels; i++) {
 		kernel.channel = (uint8_t)(words.channel + i) & 63;
 		kernel.gpu_ns = begin_ns + i;
-		channels[i] = calls_start(api, context, calls_type(api, ABI_KERNEL_CH), operation, &kernel);
+		channels[i] =
+		    calls_start(api, context, calls_type(api, ABI_KERNEL_CH), operation, &kernel);
 	}
 	for (unsigned i = 0; i < words.channels; i++) {
 		union abi_state_args args = { .gpu_ns = begin_ns + took_ns + i };
@@ -184,9 +189,9 @@ static void pass_time(void)
 }
 
 static void (*const actions[])(void) = {
-	make_comm,    make_many_comms, end_comm,   start_any, start_coll,      start_p2p, start_kernel, start_kernel,
-	start_phase,  tell_state,      tell_state, stop_one,  whole_operation, crowd,     many_whole,   rounds,
-	pass_time,
+	make_comm,       make_many_comms, end_comm,    start_any,  start_coll, start_p2p,
+	start_kernel,    start_kernel,    start_phase, tell_state, tell_state, stop_one,
+	whole_operation, crowd,           many_whole,  rounds,     pass_time,
 };
 
 /* --- an input --- */
@@ -242,9 +247,10 @@ static void check_lines(const struct box_header *header)
 		driver_fail("lines are neither written nor counted as dropped");
 	if (!header->dropped[BOX_DROP_NO_KEY] &&
 	    header->json_lines + header->dropped[BOX_DROP_JSON] != sums.ops + sums.group_ops)
-		driver_fail(laws_say("%llu lines, %llu dropped of %llu operations and %llu groups", (laws_number)header->json_lines,
-			      (laws_number)header->dropped[BOX_DROP_JSON], (laws_number)sums.ops,
-			      (laws_number)sums.group_ops));
+		driver_fail(laws_say("%llu lines, %llu dropped of %llu operations and %llu groups",
+		                     (laws_number)header->json_lines,
+		                     (laws_number)header->dropped[BOX_DROP_JSON],
+		                     (laws_number)sums.ops, (laws_number)sums.group_ops));
 }
 
 static void check(void)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* still.c - in the place of plugin/base/thread.c and of the C library's clock: see the FUZZ rules of the Makefile. */
+/* still.c - in the place of plugin/base/thread.c and of the C library's clock: see the FUZZ rules
+ * of the Makefile. */
 #include "still.h"
 
 #include <time.h>

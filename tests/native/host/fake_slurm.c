@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* fake_slurm.c - loads the SPANK plugin as srun, sbatch, slurmd and slurmstepd do, without Slurm.
  *
- *   fake_slurm PLUGIN [--context=local|allocator|remote|slurmd|prolog|epilog] [--job=ID] [--array=ID_TASK] [--step=ID] [--node=N]
+ *   fake_slurm PLUGIN [--context=local|allocator|remote|slurmd|prolog|epilog] [--job=ID]
+ * [--array=ID_TASK] [--step=ID] [--node=N]
  *              [--word=WORD]... [--option=VALUE]... [--env=NAME=VALUE]... [--fail-setenv]
  *              [--time=N]
  *
@@ -11,7 +12,8 @@
  * end the job's environment and this process's own. A call that crashes the real Slurm aborts.
  * Exit status 255: the option was refused, as by sbatch.
  * --time=N: say nothing of that. Play it N times, each in a fresh process that loads the plugin, as
- * slurmstepd is one per step, and print of each the nanoseconds in its callbacks and in its loading.
+ * slurmstepd is one per step, and print of each the nanoseconds in its callbacks and in its
+ * loading.
  */
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -45,7 +47,7 @@ static uint32_t job_id = 1, array_id = 1, array_task = 0xfffffffe; /* NO_VAL */
 static uint32_t step_id = 0xfffffffb /* the batch step */, node_id;
 static bool fail_setenv;
 static const char *job_script; /* the one callback of `slurmstepd spank prolog` or epilog */
-static unsigned int rounds; /* 0: say what happens; else only how long it takes */
+static unsigned int rounds;    /* 0: say what happens; else only how long it takes */
 static uint64_t callbacks_ns;
 static char *words[MAX_WORDS + 1], *options[MAX_WORDS], *job_env[MAX_ENV];
 static int word_count, option_count, env_count;
@@ -142,10 +144,10 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
 		return ESPANK_BAD_ARG;
 	va_start(args, item);
 	*va_arg(args, uint32_t *) = item == S_JOB_ID         ? job_id
-				    : item == S_JOB_STEPID   ? step_id
-				    : item == S_JOB_NODEID   ? node_id
-				    : item == S_JOB_ARRAY_ID ? array_id
-							     : array_task;
+	                            : item == S_JOB_STEPID   ? step_id
+	                            : item == S_JOB_NODEID   ? node_id
+	                            : item == S_JOB_ARRAY_ID ? array_id
+	                                                     : array_task;
 	va_end(args);
 	return ESPANK_SUCCESS;
 }

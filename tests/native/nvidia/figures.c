@@ -55,7 +55,7 @@ void nvidia_rate(struct nvidia_record *record, int nranks)
 	if (!strcmp(func, "AllReduce")) {
 		factor = 2 * (n - 1) / n;
 	} else if (!strcmp(func, "ReduceScatter") || !strcmp(func, "AllGather") ||
-		   !strcmp(func, "AllGatherV")) {
+	           !strcmp(func, "AllGatherV")) {
 		moved *= n;
 		factor = (n - 1) / n;
 	} else if (!strcmp(func, "Broadcast") || !strcmp(func, "Reduce") || record->p2p) {
@@ -89,7 +89,8 @@ struct nvidia_record *nvidia_ring_room(void)
 	return nvidia_memory(NULL, (coll > p2p ? coll : p2p) * sizeof(struct nvidia_record));
 }
 
-size_t nvidia_ring_take(struct nvidia_comm *comm, struct nvidia_ring *ring, struct nvidia_record *room)
+size_t nvidia_ring_take(struct nvidia_comm *comm, struct nvidia_ring *ring,
+                        struct nvidia_record *room)
 {
 	pthread_rwlock_wrlock(&comm->lock);
 	size_t count = ring->count;

@@ -28,7 +28,8 @@ static void *dump_thread(void *nothing)
 	(void)nothing;
 	do {
 		if (nvidia_settings.interval_us)
-			usleep((useconds_t)nvidia_settings.interval_us); /* 0: a core for itself, S11 */
+			usleep((useconds_t)
+			           nvidia_settings.interval_us); /* 0: a core for itself, S11 */
 		if (!run)
 			break;
 		pthread_rwlock_rdlock(&list_lock);
@@ -98,7 +99,7 @@ static struct nvidia_comm *add(uint64_t id, const char *name, int nnodes, int nr
 }
 
 static int init(void **context, uint64_t id, int *mask, const char *name, int nnodes, int nranks,
-		int rank, prof_logger nccl_logger)
+                int rank, prof_logger nccl_logger)
 {
 	pthread_mutex_lock(&init_lock);
 	logger = nccl_logger;
@@ -121,7 +122,7 @@ static int start(void *context, void **handle, struct prof_descr_v5 *descr)
 {
 	if (!context) {
 		LOG("event of a communicator that is not known"); /* each time: S12 */
-		return 0;                                         /* and the handle is as it was: S9 */
+		return 0; /* and the handle is as it was: S9 */
 	}
 	*handle = NULL;
 	if (descr->type == PROF_COLL || descr->type == PROF_P2P)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inspector.h - stands in for NVIDIA's Inspector 2.30.7 where a site uses that with our hooks and agent.
+/* inspector.h - stands in for NVIDIA's Inspector 2.30.7 where a site uses that with our hooks and
+ * agent.
  *
  * Written from a description of how that plugin behaves: its variables, file names, labels,
  * formulas, and its defects. It writes metrics files, no JSON lines. It is no measurement of
  * NVIDIA's plugin, and nothing about its speed or memory follows from here.
  *
- * One thing is not as there: NVIDIA_STANDIN_PROM_FLOOR_MICROSECONDS replaces the 30 s to which the interval is
- * raised in Prometheus mode, because no test waits for that long.
+ * One thing is not as there: NVIDIA_STANDIN_PROM_FLOOR_MICROSECONDS replaces the 30 s to which the
+ * interval is raised in Prometheus mode, because no test waits for that long.
  *
  * Each habit that is a defect carries its number of the list of defects: D1, P3, S4 ...
  */
@@ -115,7 +116,8 @@ void nvidia_ring_push(struct nvidia_comm *comm, const struct nvidia_record *reco
 struct nvidia_record *nvidia_ring_room(void);
 
 /* Takes all records out, oldest first, into `room`. Returns how many. */
-size_t nvidia_ring_take(struct nvidia_comm *comm, struct nvidia_ring *ring, struct nvidia_record *room);
+size_t nvidia_ring_take(struct nvidia_comm *comm, struct nvidia_ring *ring,
+                        struct nvidia_record *room);
 
 /* One dump of the communicators of a list. The caller holds the list's lock: S3. */
 void nvidia_prom_dump(struct nvidia_comm *comms);

@@ -91,9 +91,9 @@ static size_t type_bytes(const char *type)
 		const char *type;
 		size_t bytes;
 	} types[] = {
-		{ "ncclInt8", 1 },    { "ncclInt32", 4 },   { "ncclUint32", 4 },
-		{ "ncclInt64", 8 },   { "ncclUint64", 8 },  { "ncclFloat16", 2 },
-		{ "ncclFloat32", 4 }, { "ncclFloat64", 8 }, { "ncclBfloat16", 2 },
+		{ "ncclInt8", 1 },       { "ncclInt32", 4 },      { "ncclUint32", 4 },
+		{ "ncclInt64", 8 },      { "ncclUint64", 8 },     { "ncclFloat16", 2 },
+		{ "ncclFloat32", 4 },    { "ncclFloat64", 8 },    { "ncclBfloat16", 2 },
 		{ "ncclFloat8e4m3", 1 }, { "ncclFloat8e5m2", 1 },
 	};
 
@@ -114,8 +114,8 @@ void *nvidia_op_start(struct nvidia_comm *comm, const struct prof_descr_v5 *desc
 	bool p2p = descr->type == PROF_P2P;
 	const struct prof_coll_v4 *coll = &descr->coll.base;
 	const struct prof_p2p_v4 *peer = &descr->p2p.base;
-	uint64_t bytes = p2p ? peer->count * type_bytes(peer->datatype) :
-			       coll->count * type_bytes(coll->datatype);
+	uint64_t bytes = p2p ? peer->count * type_bytes(peer->datatype)
+	                     : coll->count * type_bytes(coll->datatype);
 
 	if (is_small(bytes) || (p2p && !nvidia_settings.p2p))
 		return NULL;

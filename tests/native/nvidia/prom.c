@@ -40,7 +40,7 @@ static void size_label(uint64_t bytes, char *label, size_t room)
 	for (; bytes >= 1024 && unit < 4; unit++)
 		bytes /= 1024;
 	snprintf(label, room, "%llu-%llu%s", (unsigned long long)bytes,
-		 (unsigned long long)bytes + 1, units[unit]);
+	         (unsigned long long)bytes + 1, units[unit]);
 }
 
 static bool falls_in(const struct bucket *bucket, const struct bucket *like)
@@ -54,7 +54,7 @@ static bool falls_in(const struct bucket *bucket, const struct bucket *like)
 }
 
 static void add_to_bucket(struct bucket **buckets, size_t *n, const struct nvidia_comm *comm,
-			  const struct nvidia_record *record)
+                          const struct nvidia_record *record)
 {
 	struct bucket like = { .comm = comm, .p2p = record->p2p, .func = record->func };
 	size_t i = 0;
@@ -62,7 +62,7 @@ static void add_to_bucket(struct bucket **buckets, size_t *n, const struct nvidi
 	size_label(record->bytes, like.size, sizeof(like.size));
 	if (!record->p2p)
 		snprintf(like.algo_proto, sizeof(like.algo_proto), "%s_%s", record->algo,
-			 record->proto);
+		         record->proto);
 	while (i < *n && !falls_in(&(*buckets)[i], &like))
 		i++;
 	if (i == *n) {
@@ -77,8 +77,9 @@ static void add_to_bucket(struct bucket **buckets, size_t *n, const struct nvidi
 	}
 }
 
-/* One file for a GPU, whoever uses it (P2), open to all (P6). Time of day says whether this is another
- * dump, and then it begins anew, in place (P3); a clock that goes back makes it longer (P7). */
+/* One file for a GPU, whoever uses it (P2), open to all (P6). Time of day says whether this is
+ * another dump, and then it begins anew, in place (P3); a clock that goes back makes it longer
+ * (P7). */
 static int file_of(const char *uuid, uint64_t dump_us)
 {
 	struct file *file = files;
@@ -91,7 +92,7 @@ static int file_of(const char *uuid, uint64_t dump_us)
 		n_files++;
 		memcpy(file->uuid, uuid, sizeof(file->uuid));
 		snprintf(file->path, sizeof(file->path), "%s/nccl_inspector_metrics_%s.prom",
-			 nvidia_settings.dir, uuid);
+		         nvidia_settings.dir, uuid);
 		file->fd = open(file->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0777);
 		if (file->fd >= 0)
 			fchmod(file->fd, 0777);
@@ -125,12 +126,12 @@ static void add_labels(const struct bucket *bucket, char *line, size_t room)
 	int n;
 
 	gethostname(node, sizeof(node) - 1);
-	n = snprintf(line, room,
-		     "{version=\"v5.1\",slurm_job_id=\"%s\",node=\"%s\",gpu=\"GPU%d\",comm_name=\"%s\","
-		     "n_nodes=\"%d\",nranks=\"%d\",%s=\"%s\",message_size=\"%s\"",
-		     job && *job ? job : "unknown", node, comm->device, comm->name, comm->nnodes,
-		     comm->nranks, bucket->p2p ? "p2p_operation" : "collective", bucket->func,
-		     bucket->size);
+	n = snprintf(
+	    line, room,
+	    "{version=\"v5.1\",slurm_job_id=\"%s\",node=\"%s\",gpu=\"GPU%d\",comm_name=\"%s\","
+	    "n_nodes=\"%d\",nranks=\"%d\",%s=\"%s\",message_size=\"%s\"",
+	    job && *job ? job : "unknown", node, comm->device, comm->name, comm->nnodes,
+	    comm->nranks, bucket->p2p ? "p2p_operation" : "collective", bucket->func, bucket->size);
 	if (n < 0 || (size_t)n >= room)
 		return;
 	if (bucket->p2p)
@@ -151,13 +152,14 @@ static void write_bucket(const struct bucket *bucket, uint64_t dump_us)
 		return;
 	add_labels(bucket, labels, sizeof(labels));
 	snprintf(lines, sizeof(lines),
-		 "%s_bus_bandwidth_gbs%s %.6g\n%s_exec_time_microseconds%s %.6g\n", kind, labels, rate,
-		 bucket->p2p ? kind : "nccl_collective", labels,
-		 bucket->time_us / (double)bucket->ops);
+	         "%s_bus_bandwidth_gbs%s %.6g\n%s_exec_time_microseconds%s %.6g\n", kind, labels,
+	         rate, bucket->p2p ? kind : "nccl_collective", labels,
+	         bucket->time_us / (double)bucket->ops);
 	nvidia_write(fd, lines, strlen(lines));
 }
 
-/* A GPU of which nothing finished keeps its file as it was: D9. What has not finished is nowhere: D10. */
+/* A GPU of which nothing finished keeps its file as it was: D9. What has not finished is nowhere:
+ * D10. */
 void nvidia_prom_dump(struct nvidia_comm *comms)
 {
 	uint64_t dump_us = nvidia_now_us();

@@ -46,5 +46,5 @@ void nvidia_settings_load(void)
 		snprintf(s->dir, sizeof(s->dir), "%s", dir);
 	else
 		snprintf(s->dir, sizeof(s->dir), "nccl-inspector-%s",
-			 job && *job ? job : "unknown-jobid");
+		         job && *job ? job : "unknown-jobid");
 }

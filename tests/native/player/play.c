@@ -60,8 +60,8 @@ void *play_p2p_api(struct player_comm *comm, void *group_api, const struct playe
 void *play_kernel_launch(struct player_comm *comm, void *group_api)
 {
 	struct player_start start = { .comm = comm,
-		                      .type = PROF_KERNEL_LAUNCH,
-		                      .parent = group_api };
+	                              .type = PROF_KERNEL_LAUNCH,
+	                              .parent = group_api };
 
 	return tell(comm->player, &start);
 }
@@ -109,11 +109,13 @@ void play_kernel_ch_stop(struct player_comm *comm, void *handle, uint64_t gpu_ns
 void *play_kernel_phase(struct player_comm *comm, void *kernel_ch, unsigned channel, unsigned phase,
                         uint64_t gpu_ns)
 {
-	struct player_start start = { .comm = comm, .type = PROF_KERNEL_PHASE, .parent = kernel_ch };
+	struct player_start start = { .comm = comm,
+	                              .type = PROF_KERNEL_PHASE,
+	                              .parent = kernel_ch };
 
-	start.kernel_phase = (struct prof_kernel_phase){ (uint8_t)channel, (uint8_t)phase,
-		                                         phase < 3 ? phase_names[phase] : NULL,
-		                                         gpu_ns };
+	start.kernel_phase =
+	    (struct prof_kernel_phase){ (uint8_t)channel, (uint8_t)phase,
+	                                phase < 3 ? phase_names[phase] : NULL, gpu_ns };
 	return tell(comm->player, &start);
 }
 

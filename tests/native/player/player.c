@@ -44,8 +44,14 @@ static const void *find_table(void *library, int version)
 bool player_open(struct player *player, const char *path, int version)
 {
 	static void (*const starts[])(const struct player_start *, void **) = {
-		NULL,            player_start_v1, player_start_v2, player_start_v3,
-		player_start_v4, player_start_v5, player_start_v5, player_start_v7,
+		NULL,
+		player_start_v1,
+		player_start_v2,
+		player_start_v3,
+		player_start_v4,
+		player_start_v5,
+		player_start_v5,
+		player_start_v7,
 	};
 	const void *table;
 

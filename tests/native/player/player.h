@@ -84,7 +84,7 @@ struct player_op {
 	const char *func_word; /* from v2 on; NULL is told as NULL, as are the words below */
 	const char *datatype;  /* v1 tells numbers: Unknown is uint8 there */
 	const char *algo, *proto;
-	size_t count; /* elements of datatype in the Coll or P2p event */
+	size_t count;             /* elements of datatype in the Coll or P2p event */
 	const char *api_datatype; /* of the caller, in CollApi and P2pApi */
 	size_t api_count;
 	int root;
@@ -98,9 +98,9 @@ struct player_op {
 	bool symmetric;             /* v7 */
 	uint32_t sync_ns, drain_ns; /* v7: length of the phases initial_sync and final_sync */
 	/* Ours: */
-	int mask;     /* under which it was called */
-	void *api;    /* handle of CollApi or P2pApi; kept for replays */
-	void *handle; /* of Coll or P2p */
+	int mask;                      /* under which it was called */
+	void *api;                     /* handle of CollApi or P2pApi; kept for replays */
+	void *handle;                  /* of Coll or P2p */
 	void *kernel[PLAYER_CHANNELS]; /* of KernelCh, by channel; never cleared, as in NCCL */
 	void *phase[PLAYER_CHANNELS];
 	struct player_op *next; /* in its group */
@@ -122,7 +122,8 @@ bool player_open(struct player *player, const char *path, int version);
 /* dlclose, as after the last communicator. */
 void player_close(struct player *player);
 
-/* Where the plugin's log lines go, formatted; NULL, the default: nowhere. Any thread may call it. */
+/* Where the plugin's log lines go, formatted; NULL, the default: nowhere. Any thread may call it.
+ */
 typedef void (*player_log)(int level, unsigned long subsystem, const char *line);
 void player_on_log(player_log log);
 

@@ -12,13 +12,13 @@
 #define FOR_CE (PROF_CE_COLL | BELOW_CE)
 #define FOR_COLL_API (PROF_COLL_API | FOR_COLL | FOR_CE)
 #define FOR_P2P_API (PROF_P2P_API | FOR_P2P)
-#define FOR_GROUP_API                                                                              \
-	(PROF_GROUP_API | PROF_KERNEL_LAUNCH | FOR_GROUP | FOR_COLL_API | FOR_P2P_API)
+#define FOR_GROUP_API (PROF_GROUP_API | PROF_KERNEL_LAUNCH | FOR_GROUP | FOR_COLL_API | FOR_P2P_API)
 
 #define FLOAT_BYTES 4u
 
 static const char *const func_words[PLAYER_FUNCS] = {
-	"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce", "SendRecv", "Send", "Recv",
+	"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
+	"AllReduce", "SendRecv", "Send",      "Recv",
 };
 
 static bool is_p2p(const struct player_op *op)
@@ -191,8 +191,7 @@ static void next_phase(struct player_comm *comm, struct player_op *op, unsigned 
                        unsigned phase, uint64_t gpu_ns)
 {
 	play_kernel_phase_stop(comm, op->phase[channel], gpu_ns);
-	op->phase[channel] =
-	    play_kernel_phase(comm, op->kernel[channel], channel, phase, gpu_ns);
+	op->phase[channel] = play_kernel_phase(comm, op->kernel[channel], channel, phase, gpu_ns);
 }
 
 void player_kernel_start(struct player_comm *comm, struct player_op *op, unsigned i,

@@ -56,8 +56,8 @@ static void fill_ce_coll(struct prof_ce_coll_v6 *ce, const struct player_op *op)
 void player_start_v4(const struct player_start *start, void **handle)
 {
 	struct prof_descr_v4 descr = { .type = (uint8_t)start->type,
-		                       .parent = start->group ? start->group : start->parent,
-		                       .rank = player_rank_told(start) };
+	                               .parent = start->group ? start->group : start->parent,
+	                               .rank = player_rank_told(start) };
 
 	if (start->type == PROF_KERNEL_CH)
 		descr.kernel_ch = start->kernel_ch;
@@ -95,8 +95,8 @@ static void fill_rest_v5(struct prof_descr_v5 *descr, const struct player_start 
 void player_start_v5(const struct player_start *start, void **handle)
 {
 	struct prof_descr_v5 descr = { .type = start->type,
-		                       .parent = start->parent,
-		                       .rank = player_rank_told(start) };
+	                               .parent = start->parent,
+	                               .rank = player_rank_told(start) };
 
 	if (start->type == PROF_KERNEL_CH) {
 		descr.kernel_ch = start->kernel_ch;
@@ -143,8 +143,8 @@ static void fill_rest_v7(struct prof_descr_v7 *descr, const struct player_start 
 void player_start_v7(const struct player_start *start, void **handle)
 {
 	struct prof_descr_v7 descr = { .type = start->type,
-		                       .parent = start->parent,
-		                       .rank = player_rank_told(start) };
+	                               .parent = start->parent,
+	                               .rank = player_rank_told(start) };
 
 	if (start->type == PROF_KERNEL_CH) {
 		descr.kernel_ch = start->kernel_ch;

@@ -20,7 +20,7 @@
 #define LATE_MS 1
 
 static const char *const func_names[FUNCS] = { "AllReduce", "AllGather", "ReduceScatter", "Send",
-	                                       "Recv" };
+                                               "Recv" };
 
 static char buffers[2]; /* their addresses are shown to the profiler */
 
@@ -86,8 +86,8 @@ static void *api_call(const struct group *group, struct op *op)
 {
 	bool p2p = func_is_p2p(op->func);
 	struct event event = { .type = p2p ? PROF_P2P_API : PROF_COLL_API,
-		               .parent = group->api_handle,
-		               .op = op };
+	                       .parent = group->api_handle,
+	                       .op = op };
 	void *handle = NULL;
 
 	op->mask = group->mask;
@@ -112,9 +112,9 @@ static void start_task(const struct group *group, struct op *op, void *parent, v
 {
 	bool p2p = func_is_p2p(op->func);
 	struct event event = { .type = p2p ? PROF_P2P : PROF_COLL,
-		               .parent = group->api ? parent : group_handle,
-		               .group = group_handle,
-		               .op = op };
+	                       .parent = group->api ? parent : group_handle,
+	                       .group = group_handle,
+	                       .op = op };
 
 	/* To 2.27 a task without a group is not told; its kernel's channels are. */
 	if (!group->api && !group_handle)
@@ -135,8 +135,8 @@ static void group_end(const struct group *group, struct op **ops, void **parents
 	if (!kernel)
 		die("out of memory");
 	*kernel = (struct kernel){ .comm = group->comm,
-		                   .n_ops = n,
-		                   .salt = opt->seed + ops[0]->seq * 7 + group->comm->id % 64 };
+	                           .n_ops = n,
+	                           .salt = opt->seed + ops[0]->seq * 7 + group->comm->id % 64 };
 	kernel->stuck = opt->mismatched;
 	kernel->deaf = opt->deaf;
 	kernel->corrupt = group->comm->global_rank == opt->corrupt_rank;
@@ -164,7 +164,7 @@ static void group_end(const struct group *group, struct op **ops, void **parents
 void api_run(struct comm *comm, enum op_kind kind, size_t bytes, const struct options *opt)
 {
 	static const enum func funcs[OP_KINDS] = { FUNC_ALLREDUCE, FUNC_ALLGATHER,
-		                                   FUNC_REDUCESCATTER, FUNC_SEND };
+	                                           FUNC_REDUCESCATTER, FUNC_SEND };
 	struct op *ops[2];
 	void *parents[2];
 	struct group group;

@@ -161,7 +161,8 @@ static void throttle(struct comm *comm, const struct world *world, const struct 
 {
 	uint64_t now_ns = host_ns();
 
-	if (!throttle_is_of(slow, world->peers[world->rank].node, world->peers[comm->next_global].node))
+	if (!throttle_is_of(slow, world->peers[world->rank].node,
+	                    world->peers[comm->next_global].node))
 		return;
 	comm->link.slow_ns_per_byte = 1e3 / (double)slow->rate_mbs;
 	comm->link.slow_from_ns = now_ns + slow->from_s * NS_PER_S;

@@ -21,9 +21,9 @@ static struct {
 	unsigned int busy; /* kernels launched and not done */
 	bool stopping;
 } gpu = { .lock = PTHREAD_MUTEX_INITIALIZER,
-	  .launched = PTHREAD_COND_INITIALIZER,
-	  .idle = PTHREAD_COND_INITIALIZER,
-	  .last = &gpu.first };
+          .launched = PTHREAD_COND_INITIALIZER,
+          .idle = PTHREAD_COND_INITIALIZER,
+          .last = &gpu.first };
 
 static void run_kernel(struct ring_memory *memory, struct kernel *kernel)
 {

@@ -29,7 +29,7 @@ static inline uint64_t gpu_ns(void)
 static inline void sleep_ms(uint64_t ms)
 {
 	struct timespec left = { .tv_sec = (time_t)(ms / 1000),
-		                 .tv_nsec = (long)(ms % 1000 * NS_PER_MS) };
+	                         .tv_nsec = (long)(ms % 1000 * NS_PER_MS) };
 
 	while (ms && nanosleep(&left, &left))
 		;

@@ -10,7 +10,7 @@
 struct link {
 	int out_fd, in_fd;
 	double ns_per_byte;
-	double slow_ns_per_byte;          /* from slow_from_ns to slow_until_ns, by host_ns() */
+	double slow_ns_per_byte; /* from slow_from_ns to slow_until_ns, by host_ns() */
 	uint64_t slow_from_ns, slow_until_ns;
 	uint64_t free_ns; /* when the bytes sent so far have left, by the pace */
 	uint64_t timeout_s;

@@ -22,7 +22,7 @@ int net_poll(struct pollfd *fds, nfds_t n, uint64_t until, uint64_t deadline)
 		 limit = until && (!deadline || until < deadline) ? until : deadline;
 	uint64_t left = limit > now ? limit - now : 0;
 	struct timespec wait = { .tv_sec = (time_t)(left / NS_PER_S),
-		                 .tv_nsec = (long)(left % NS_PER_S) };
+	                         .tv_nsec = (long)(left % NS_PER_S) };
 
 	if (deadline && now >= deadline)
 		return -ETIMEDOUT;
@@ -85,8 +85,8 @@ int net_accept(int listener, uint64_t deadline)
 int net_connect(uint16_t port)
 {
 	struct sockaddr_in there = { .sin_family = AF_INET,
-		                     .sin_port = htons(port),
-		                     .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	                             .sin_port = htons(port),
+	                             .sin_addr = { htonl(INADDR_LOOPBACK) } };
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), error;
 
 	if (fd < 0)

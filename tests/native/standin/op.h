@@ -51,10 +51,10 @@ struct kernel {
 	struct comm *comm;
 	struct op *ops[2];
 	int n_ops;
-	uint64_t salt; /* makes the data of each operation different */
-	bool corrupt;  /* this rank's data are to be wrong */
-	bool deaf;     /* a neighbour that has gone is waited for */
-	bool stuck;    /* its peers call something else: it never ends */
+	uint64_t salt;       /* makes the data of each operation different */
+	bool corrupt;        /* this rank's data are to be wrong */
+	bool deaf;           /* a neighbour that has gone is waited for */
+	bool stuck;          /* its peers call something else: it never ends */
 	uint64_t compute_ms; /* no operation, but what the GPU computes before the next */
 	struct kernel *next;
 };

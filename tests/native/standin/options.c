@@ -9,10 +9,9 @@
 
 #include "fail.h"
 
-const char *const comm_kind_name[COMM_KINDS] = { "node", "cross", "world", "half",
-	                                               "parity" };
+const char *const comm_kind_name[COMM_KINDS] = { "node", "cross", "world", "half", "parity" };
 static const char *const op_kind_name[OP_KINDS] = { "allreduce", "allgather", "reducescatter",
-	                                            "sendrecv" };
+                                                    "sendrecv" };
 
 static const char help[] =
     "Usage: nccl-standin [OPTION]...\n"

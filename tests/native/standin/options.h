@@ -41,7 +41,7 @@ struct options {
 	uint64_t hang_step;
 	int mismatch_rank; /* -1: none */
 	uint64_t mismatch_step;
-	bool mismatched; /* it has come to that */
+	bool mismatched;  /* it has come to that */
 	int corrupt_rank; /* -1: none */
 	bool barrier;
 	bool overlap;

@@ -142,8 +142,8 @@ static int rank_of(const struct event *event)
 static void start_v4(const struct comm *comm, const struct event *event, void **handle)
 {
 	struct prof_descr_v4 descr = { .type = (uint8_t)event->type,
-		                       .parent = event->parent,
-		                       .rank = rank_of(event) };
+	                               .parent = event->parent,
+	                               .rank = rank_of(event) };
 
 	if (event->type == PROF_COLL)
 		fill_coll(&descr.coll, event->op);
@@ -157,8 +157,8 @@ static void start_v4(const struct comm *comm, const struct event *event, void **
 static void start_v5(const struct comm *comm, const struct event *event, void **handle)
 {
 	struct prof_descr_v5 descr = { .type = event->type,
-		                       .parent = event->parent,
-		                       .rank = rank_of(event) };
+	                               .parent = event->parent,
+	                               .rank = rank_of(event) };
 
 	if (event->type == PROF_COLL) {
 		fill_coll(&descr.coll.base, event->op);
@@ -183,8 +183,8 @@ static void start_v5(const struct comm *comm, const struct event *event, void **
 static void start_v7(const struct comm *comm, const struct event *event, void **handle)
 {
 	struct prof_descr_v7 descr = { .type = event->type,
-		                       .parent = event->parent,
-		                       .rank = rank_of(event) };
+	                               .parent = event->parent,
+	                               .rank = rank_of(event) };
 
 	if (event->type == PROF_COLL) {
 		fill_coll(&descr.coll.base.base, event->op);
@@ -206,7 +206,7 @@ static void start_v7(const struct comm *comm, const struct event *event, void **
 	} else if (event->type == PROF_KERNEL_PHASE) {
 		descr.kernel_phase =
 		    (struct prof_kernel_phase){ event->channel->id, (uint8_t)event->phase,
-			                        phase_names[event->phase], event->timer_ns };
+		                                phase_names[event->phase], event->timer_ns };
 	}
 	plugin.v7->start(comm->context, handle, &descr);
 }

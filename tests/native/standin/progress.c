@@ -21,9 +21,9 @@ static void tell_starts(struct op *op)
 	for (int i = 0; i < op->n_channels; i++) {
 		struct channel *channel = odd_order(op, i, op->seq);
 		struct event event = { .type = PROF_KERNEL_CH,
-			               .parent = op->handle,
-			               .channel = channel,
-			               .timer_ns = channel->start_ns };
+		                       .parent = op->handle,
+		                       .channel = channel,
+		                       .timer_ns = channel->start_ns };
 
 		channel->handle = NULL;
 		if (op->mask & PROF_KERNEL_CH)
@@ -34,14 +34,14 @@ static void tell_starts(struct op *op)
 static void tell_phases(struct op *op, const struct channel *channel)
 {
 	const uint64_t times[] = { channel->start_ns, channel->met_ns, channel->stop_ns,
-		                   channel->stop_ns };
+	                           channel->stop_ns };
 
 	for (int phase = 0; phase < 3; phase++) {
 		struct event event = { .type = PROF_KERNEL_PHASE,
-			               .parent = channel->handle,
-			               .channel = channel,
-			               .phase = phase,
-			               .timer_ns = times[phase] };
+		                       .parent = channel->handle,
+		                       .channel = channel,
+		                       .phase = phase,
+		                       .timer_ns = times[phase] };
 		void *handle = prof_start(op->comm, &event);
 
 		prof_record(handle, PROF_STATE_KERNEL_PHASE_STOP, times[phase + 1]);

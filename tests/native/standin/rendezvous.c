@@ -137,9 +137,9 @@ static uint16_t published_port(const struct world *world)
 static void report(struct world *world, uint64_t deadline)
 {
 	struct hello hello = { .magic = MAGIC,
-		               .rank = world->rank,
-		               .n_ranks = world->n_ranks,
-		               .peer = world->peers[world->rank] };
+	                       .rank = world->rank,
+	                       .n_ranks = world->n_ranks,
+	                       .peer = world->peers[world->rank] };
 	int fd = -1;
 
 	while (fd < 0) {
@@ -166,8 +166,8 @@ void world_join(struct world *world, const struct options *opt)
 	uint16_t port;
 
 	*world = (struct world){ .rank = place("RANK", "SLURM_PROCID", 0),
-		                 .n_ranks = place("WORLD_SIZE", "SLURM_NTASKS", 1),
-		                 .timeout_s = opt->timeout_s };
+	                         .n_ranks = place("WORLD_SIZE", "SLURM_NTASKS", 1),
+	                         .timeout_s = opt->timeout_s };
 	if (world->rank >= world->n_ranks)
 		die("rank %d of %d", world->rank, world->n_ranks);
 	fail_set_rank(world->rank);

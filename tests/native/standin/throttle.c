@@ -58,5 +58,6 @@ bool throttle_is_of(const struct throttle *throttle, const char *from, const cha
 		return true;
 	if (!*other)
 		return !strcmp(one, from) || !strcmp(one, to);
-	return (!strcmp(one, from) && !strcmp(other, to)) || (!strcmp(one, to) && !strcmp(other, from));
+	return (!strcmp(one, from) && !strcmp(other, to)) ||
+	       (!strcmp(one, to) && !strcmp(other, from));
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jsonbox.h - for the tests of the JSON thread: a box, a writer, a directory, and what is in the files. */
+/* jsonbox.h - for the tests of the JSON thread: a box, a writer, a directory, and what is in the
+ * files. */
 #ifndef NCCL_INSPECTOR_JSONBOX_H
 #define NCCL_INSPECTOR_JSONBOX_H
 
@@ -40,8 +41,12 @@ static const char *environment(const char *name)
 
 static void add_comm(unsigned comm, uint32_t generation)
 {
-	jsonwriter_add_comm(&writer, &(struct json_comm_fields){ .comm = comm, .generation = generation, .id = comm + 1,
-								.name = "c", .nranks = 2, .gpu_uuid = "" });
+	jsonwriter_add_comm(&writer, &(struct json_comm_fields){ .comm = comm,
+	                                                         .generation = generation,
+	                                                         .id = comm + 1,
+	                                                         .name = "c",
+	                                                         .nranks = 2,
+	                                                         .gpu_uuid = "" });
 }
 
 /* A writer with one more variable set, and communicators 0 and 1 in their use 1. */
@@ -52,7 +57,8 @@ static void begin(struct config *config)
 	atomic_store(&header.json_lines, 0);
 	atomic_store(&header.dropped[BOX_DROP_JSON], 0);
 	config_load(config, environment);
-	ok(jsonwriter_open(&writer, config, &box, count_log) == 0 && jsonwriter_start(&writer) == 0, "begun");
+	ok(jsonwriter_open(&writer, config, &box, count_log) == 0 && jsonwriter_start(&writer) == 0,
+	   "begun");
 	add_comm(0, 1);
 	add_comm(1, 1);
 }
@@ -99,8 +105,10 @@ static void read_lines(const char *path, struct timeline *found)
 	FILE *file = fopen(path, "r");
 
 	while (file && (length = getline(&line, &room, file)) > 0) {
-		const char *dropped = strstr(line, "\"lines_dropped\":"), *number = strstr(line, "_sn\":");
-		bool good = !strncmp(line, "{\"header\":{", 11) && !strcmp(line + length - 3, "}}\n") && dropped && number;
+		const char *dropped = strstr(line, "\"lines_dropped\":"),
+			   *number = strstr(line, "_sn\":");
+		bool good = !strncmp(line, "{\"header\":{", 11) &&
+		            !strcmp(line + length - 3, "}}\n") && dropped && number;
 
 		found->lines++;
 		found->bad += !good;
@@ -120,7 +128,8 @@ static struct timeline in_files(void)
 	char path[320];
 
 	for (unsigned number = 0; number < 10; number++) {
-		snprintf(path, sizeof(path), number ? "%s/%s.%u.log" : "%s/%s.log", base, writer.file.stem, number);
+		snprintf(path, sizeof(path), number ? "%s/%s.%u.log" : "%s/%s.log", base,
+		         writer.file.stem, number);
 		read_lines(path, &found);
 	}
 	return found;
@@ -128,9 +137,16 @@ static struct timeline in_files(void)
 
 static bool push(unsigned comm, uint32_t generation, uint64_t sequence)
 {
-	const struct json_record record = { .enqueue_tick = 1, .end_tick = 2, .gpu_start_ns = 5, .time_ns = 1000, .bytes = 1 << 20,
-					    .sequence = sequence, .kind = BOX_FUNC_ALLREDUCE, .peer = -1,
-					    .comm = (uint16_t)comm, .comm_generation = generation };
+	const struct json_record record = { .enqueue_tick = 1,
+	                                    .end_tick = 2,
+	                                    .gpu_start_ns = 5,
+	                                    .time_ns = 1000,
+	                                    .bytes = 1 << 20,
+	                                    .sequence = sequence,
+	                                    .kind = BOX_FUNC_ALLREDUCE,
+	                                    .peer = -1,
+	                                    .comm = (uint16_t)comm,
+	                                    .comm_generation = generation };
 
 	return jsonring_push(&writer.ring, &record, NULL);
 }
@@ -139,10 +155,12 @@ static bool push(unsigned comm, uint32_t generation, uint64_t sequence)
 static void check_account(uint64_t pushed, const char *when)
 {
 	struct timeline found = in_files();
-	uint64_t lines = atomic_load(&header.json_lines), dropped = atomic_load(&header.dropped[BOX_DROP_JSON]);
+	uint64_t lines = atomic_load(&header.json_lines),
+		 dropped = atomic_load(&header.dropped[BOX_DROP_JSON]);
 
-	ok(lines == found.lines && lines + dropped == pushed && !found.bad, "%s: %llu lines, %llu counted, %llu operations", when,
-	   (unsigned long long)found.lines, (unsigned long long)dropped, (unsigned long long)pushed);
+	ok(lines == found.lines && lines + dropped == pushed && !found.bad,
+	   "%s: %llu lines, %llu counted, %llu operations", when, (unsigned long long)found.lines,
+	   (unsigned long long)dropped, (unsigned long long)pushed);
 }
 
 #endif

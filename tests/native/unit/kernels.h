@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels.h - of test_conserves.c: what NCCL hands from the application's thread to the one that reports kernels, and
- * what that one tells, in any order, of several operations at a time.
+/* kernels.h - of test_conserves.c: what NCCL hands from the application's thread to the one that
+ * reports kernels, and what that one tells, in any order, of several operations at a time.
  */
 #ifndef NCCL_INSPECTOR_KERNELS_H
 #define NCCL_INSPECTOR_KERNELS_H
@@ -12,16 +12,17 @@
 #include "hot/kernels.h"
 #include "inspector.h"
 
-#define COMMS 26u  /* of a pair, one after the other: in all more than there are records */
+#define COMMS 26u   /* of a pair, one after the other: in all more than there are records */
 #define QUEUE 4096u /* more than a communicator can have slots */
-#define OPEN 8u    /* operations whose kernels run at a time */
+#define OPEN 8u     /* operations whose kernels run at a time */
 #define GPU_AHEAD_NS 1700000000000000000ull
 
-/* What becomes of an operation: all is told; fewer channels than were announced; the end of one is lost; nothing. */
+/* What becomes of an operation: all is told; fewer channels than were announced; the end of one is
+ * lost; nothing. */
 enum fate { WHOLE, FEWER, HALF, NEVER };
 
 struct driver_op {
-	void *handle;  /* NULL with `last`: the communicator has no more */
+	void *handle; /* NULL with `last`: the communicator has no more */
 	uint64_t bytes, base_ns, took_ns;
 	uint64_t to_start, to_stop; /* channels */
 	uint8_t channels;
@@ -41,8 +42,9 @@ struct pair {
 	struct driver_log now, all, kernels_now, kernels_all;
 	struct driver_op queue[QUEUE];
 	_Atomic unsigned head, tail, ended; /* ended: communicators whose kernels are over */
-	_Atomic bool paused;                /* nothing is taken from the queue until it is full, or the communicator ends */
-	void *late[16];                     /* channels whose end comes when their communicator is gone */
+	_Atomic bool
+	    paused; /* nothing is taken from the queue until it is full, or the communicator ends */
+	void *late[16]; /* channels whose end comes when their communicator is gone */
 	unsigned lates;
 	bool wrong;
 };
@@ -101,20 +103,24 @@ static unsigned any_bit(uint64_t *random, uint64_t bits)
 	return (unsigned)__builtin_ctzll(bits);
 }
 
-/* One call of those that an operation still has, in any order. All channels begin at one time of the GPU and end at one. */
+/* One call of those that an operation still has, in any order. All channels begin at one time of
+ * the GPU and end at one. */
 static void advance(struct pair *pair, struct driver_op *op, void *channels[64])
 {
 	uint64_t *random = &pair->random[1], can_stop = op->to_stop & ~op->to_start;
 
 	if (op->to_start && (!can_stop || draw(random, 2))) {
 		unsigned channel = any_bit(random, op->to_start);
-		struct calls_words words = { .channel = (uint8_t)channel, .gpu_ns = op->base_ns, .phase = ABI_PHASE_SYNC };
+		struct calls_words words = { .channel = (uint8_t)channel,
+		                             .gpu_ns = op->base_ns,
+		                             .phase = ABI_PHASE_SYNC };
 
 		channels[channel] = calls_start(api, pair->comm, ABI_KERNEL_CH, op->handle, &words);
 		op->to_start &= ~(1ull << channel);
 		if (api == 7) {
 			union abi_state_args args = { .gpu_ns = op->base_ns + 500 };
-			void *phase = calls_start(api, pair->comm, ABI_KERNEL_PHASE, channels[channel], &words);
+			void *phase = calls_start(api, pair->comm, ABI_KERNEL_PHASE,
+			                          channels[channel], &words);
 
 			calls_state(api, phase, ABI_STATE_KERNEL_PHASE_STOP, &args);
 			calls_stop(api, phase);
@@ -135,7 +141,8 @@ static void advance(struct pair *pair, struct driver_op *op, void *channels[64])
 static void tell_late(struct pair *pair)
 {
 	for (; tells_late && pair->lates; pair->lates--)
-		stop_channel(pair->late[pair->lates - 1], track_now_ns(&inspector_track) + GPU_AHEAD_NS);
+		stop_channel(pair->late[pair->lates - 1],
+		             track_now_ns(&inspector_track) + GPU_AHEAD_NS);
 	pair->lates = 0;
 }
 
@@ -148,7 +155,8 @@ static void *kernels(void *argument)
 	bool last = false;
 
 	while (ended < COMMS) {
-		bool waits = atomic_load(&pair->head) == atomic_load(&pair->tail) || atomic_load(&pair->paused);
+		bool waits = atomic_load(&pair->head) == atomic_load(&pair->tail) ||
+		             atomic_load(&pair->paused);
 
 		if (!last && count < OPEN && !waits) {
 			take(pair, &open[count]);
@@ -169,7 +177,8 @@ static void *kernels(void *argument)
 			last = false;
 			ended++;
 			atomic_store(&pair->ended, ended);
-			while (ended < COMMS && atomic_load(&pair->head) == atomic_load(&pair->tail))
+			while (ended < COMMS &&
+			       atomic_load(&pair->head) == atomic_load(&pair->tail))
 				sched_yield();
 			tell_late(pair);
 		} else {

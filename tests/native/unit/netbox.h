@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* netbox.h - for the tests of network detail: a box, a communicator, and a clock that stands still until moved. */
+/* netbox.h - for the tests of network detail: a box, a communicator, and a clock that stands still
+ * until moved. */
 #ifndef NCCL_INSPECTOR_NETBOX_H
 #define NCCL_INSPECTOR_NETBOX_H
 
@@ -19,7 +20,8 @@
 
 static _Atomic uint64_t clock_now = SECOND;
 
-/* Before the C library's: without clock_calibrate() a tick of the plugin's clock is a nanosecond of this. */
+/* Before the C library's: without clock_calibrate() a tick of the plugin's clock is a nanosecond of
+ * this. */
 int clock_gettime(clockid_t id, struct timespec *ts)
 {
 	uint64_t now = atomic_load(&clock_now);
@@ -47,7 +49,8 @@ static void begin_as(enum config_net mode, unsigned api)
 	box_open(&box, -1, "0", &error);
 	box.header->pid = PID;
 	track_init(&track, &box, 1ull << 32, &(struct track_options){ .timing = BOX_TIMING_GPU });
-	comm = comms_add(&track, &(struct comm_fields){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
+	comm = comms_add(&track, &(struct comm_fields){
+				     .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
 	ok(!net_init(&net, &track, mode, api), "the memory is there");
 	net_begin(&net);
 }
@@ -59,7 +62,8 @@ static void begin(void)
 
 static inline void *op_of(void *context, int peer, bool is_send)
 {
-	return net_op_start(&net, context, &(struct abi_proxy_op){ .pid = PID, .peer = peer, .is_send = is_send });
+	return net_op_start(&net, context,
+	                    &(struct abi_proxy_op){ .pid = PID, .peer = peer, .is_send = is_send });
 }
 
 static inline void *send_to(int peer)
@@ -88,12 +92,14 @@ static inline const struct box_net *entry(int peer, bool is_send)
 	static const struct box_net none;
 
 	for (unsigned i = 0; i < BOX_NETS; i++)
-		if (box.nets[i].used == 1 && box.nets[i].peer == peer && (box.nets[i].is_send != 0) == is_send)
+		if (box.nets[i].used == 1 && box.nets[i].peer == peer &&
+		    (box.nets[i].is_send != 0) == is_send)
 			return &box.nets[i];
 	return &none;
 }
 
-static inline bool waited(const struct box_net *entry, uint64_t gpu_ms, uint64_t peer_ms, uint64_t wire_ms, uint64_t flush_ms)
+static inline bool waited(const struct box_net *entry, uint64_t gpu_ms, uint64_t peer_ms,
+                          uint64_t wire_ms, uint64_t flush_ms)
 {
 	return entry->ns[BOX_NET_GPU] == gpu_ms * MS && entry->ns[BOX_NET_PEER] == peer_ms * MS &&
 	       entry->ns[BOX_NET_WIRE] == wire_ms * MS && entry->ns[BOX_NET_FLUSH] == flush_ms * MS;

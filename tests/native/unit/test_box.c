@@ -54,10 +54,13 @@ static void test_on_tmpfs(void)
 	char path[64], name[128];
 	int error, dir_fd = open_place("/dev/shm", path);
 
-	ok(box_open(&boxes[0], dir_fd, "3", &error) == 0 && !error && boxes[0].mapped, "on tmpfs the box is mapped");
-	ok(box_open(&boxes[1], dir_fd, "3", &error) == 0 && !error && strcmp(boxes[0].stem, boxes[1].stem),
+	ok(box_open(&boxes[0], dir_fd, "3", &error) == 0 && !error && boxes[0].mapped,
+	   "on tmpfs the box is mapped");
+	ok(box_open(&boxes[1], dir_fd, "3", &error) == 0 && !error &&
+	       strcmp(boxes[0].stem, boxes[1].stem),
 	   "the second of one number has a name of its own (%s)", boxes[1].stem);
-	ok(!strncmp(box_process(&boxes[1]), "3_", 2), "the process is step and number (%s)", box_process(&boxes[1]));
+	ok(!strncmp(box_process(&boxes[1]), "3_", 2), "the process is step and number (%s)",
+	   box_process(&boxes[1]));
 	snprintf(name, sizeof(name), "%s.box", boxes[0].stem);
 	fstatat(dir_fd, name, &st, 0);
 	ok((uint64_t)st.st_size == boxes[0].header->file_bytes && st.st_blocks * 512 >= st.st_size,
@@ -111,8 +114,10 @@ static void test_a_child_that_lives_on(void)
 		_exit(0);
 	}
 	waitpid(child, &status, 0);
-	ok(WIFEXITED(status) && !WEXITSTATUS(status), "a child that leaves it keeps nothing of it (%x)", status);
-	ok(box.header->dropped[0] == 7 && is_locked(dir_fd, box.stem), "and the parent keeps all, with its lock");
+	ok(WIFEXITED(status) && !WEXITSTATUS(status),
+	   "a child that leaves it keeps nothing of it (%x)", status);
+	ok(box.header->dropped[0] == 7 && is_locked(dir_fd, box.stem),
+	   "and the parent keeps all, with its lock");
 	remove_place(dir_fd, path, &box, 1);
 }
 
@@ -128,7 +133,8 @@ static void test_elsewhere(void)
 	ok(box_snapshot(&box) == 0, "a copy is written instead");
 	snprintf(name, sizeof(name), "%s.box", box.stem);
 	fstatat(dir_fd, name, &st, 0);
-	ok(pread(box.file.fd, magic, 8, 0) == 8 && !memcmp(magic, BOX_MAGIC, 8) && (uint64_t)st.st_size == box.bytes,
+	ok(pread(box.file.fd, magic, 8, 0) == 8 && !memcmp(magic, BOX_MAGIC, 8) &&
+	       (uint64_t)st.st_size == box.bytes,
 	   "whole");
 	remove_place(dir_fd, path, &box, 1);
 }
@@ -144,10 +150,12 @@ static void test_taken_descriptor(void)
 	snprintf(mine_name, sizeof(mine_name), "%s/checkpoint", path);
 	int mine = open(mine_name, O_CREAT | O_RDWR, 0600), number = box.file.fd;
 
-	ok(pwrite(mine, "weights", 8, 0) == 8 && dup2(mine, number) == number, "a checkpoint has the box's descriptor");
+	ok(pwrite(mine, "weights", 8, 0) == 8 && dup2(mine, number) == number,
+	   "a checkpoint has the box's descriptor");
 	ok(box_snapshot(&box) == 0, "then there is nowhere to write a copy");
 	box_set_state(&box, BOX_EXITED);
-	ok(pread(mine, magic, 8, 0) == 8 && !strcmp(magic, "weights") && lseek(mine, 0, SEEK_END) == 8,
+	ok(pread(mine, magic, 8, 0) == 8 && !strcmp(magic, "weights") &&
+	       lseek(mine, 0, SEEK_END) == 8,
 	   "and the checkpoint is as it was");
 	ok(fcntl(number, F_GETFD) >= 0, "and open");
 	close(number);
@@ -178,7 +186,8 @@ static void test_truncating(void)
 		_exit(unlink(name) ? 4 : 0);
 	}
 	waitpid(child, &status, 0);
-	ok(WIFEXITED(status) && !WEXITSTATUS(status), "its user cannot shorten the file under the process (%x)", status);
+	ok(WIFEXITED(status) && !WEXITSTATUS(status),
+	   "its user cannot shorten the file under the process (%x)", status);
 	remove_place(dir_fd, path, NULL, 0);
 }
 
@@ -187,8 +196,10 @@ static void test_nowhere(void)
 	struct box box;
 	int error;
 
-	ok(box_open(&box, -1, "0", &error) == 0 && !error && box.header, "without a directory memory does");
-	ok(box_open(&box, open("/proc/self", O_RDONLY | O_DIRECTORY), "0", &error) == 0 && error && box.header,
+	ok(box_open(&box, -1, "0", &error) == 0 && !error && box.header,
+	   "without a directory memory does");
+	ok(box_open(&box, open("/proc/self", O_RDONLY | O_DIRECTORY), "0", &error) == 0 && error &&
+	       box.header,
 	   "where no file can be made memory does, and the reason is told (%s)", strerror(-error));
 	ok(box_snapshot(&box) == 0, "then there is nothing to write");
 }
@@ -208,7 +219,8 @@ static void test_a_limit_on_files(void)
 		_exit(error == -EFBIG && box.header ? 0 : 1);
 	}
 	waitpid(child, &status, 0);
-	ok(WIFEXITED(status) && !WEXITSTATUS(status), "a limit on file sizes is an error and not the end of the job");
+	ok(WIFEXITED(status) && !WEXITSTATUS(status),
+	   "a limit on file sizes is an error and not the end of the job");
 	remove_place(dir_fd, path, NULL, 0);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The quick way of a collective against the way of any operation: what the box has of them is the same. */
+/* The quick way of a collective against the way of any operation: what the box has of them is the
+ * same. */
 #include <pthread.h>
 
 #include "hot/jsonring.h"
@@ -8,8 +9,13 @@
 
 static struct abi_coll like_the_load(void)
 {
-	return (struct abi_coll){ .sequence = 40, .func = "AllReduce", .count = 4096, .datatype = "ncclFloat32",
-				  .channels = 8, .algo = "RING", .proto = "SIMPLE" };
+	return (struct abi_coll){ .sequence = 40,
+	                          .func = "AllReduce",
+	                          .count = 4096,
+	                          .datatype = "ncclFloat32",
+	                          .channels = 8,
+	                          .algo = "RING",
+	                          .proto = "SIMPLE" };
 }
 
 static _Atomic bool answered = true;
@@ -29,7 +35,7 @@ static struct box_op op_without_turn(void *handle)
 	struct box_op op = track.ops[handle_slot(handle_bits(handle))];
 
 	ok(handle_of_use(handle_slot(handle_bits(handle)), op.generation) == handle_bits(handle) &&
-		   op.handle == handle_bits(handle),
+	       op.handle == handle_bits(handle),
 	   "its handle is that of its slot's present use");
 	op.generation = 0;
 	op.index = op.handle = 0;
@@ -46,13 +52,15 @@ static void test_both_ways_tell_the_same(void)
 		struct box_op slow = op_without_turn(first), fast = op_without_turn(second);
 
 		ok(!memcmp(&slow, &fast, sizeof(slow)), "of %zu elements", words.count);
-		ok(track.ops[handle_slot(handle_bits(second))].index == 2 * class + 2, "they count on");
+		ok(track.ops[handle_slot(handle_bits(second))].index == 2 * class + 2,
+		   "they count on");
 	}
 	words.sequence++;
 	words.channels = 3;
 	struct box_op other = op_without_turn(coll(comm, &words));
 
-	ok(other.kind >> 24 == 3 && other.sequence == 41, "channels and number are each operation's own");
+	ok(other.kind >> 24 == 3 && other.sequence == 41,
+	   "channels and number are each operation's own");
 	ok(enqueued(0) == 13, "all are counted");
 }
 
@@ -64,20 +72,24 @@ static void test_what_is_different_is_seen(void)
 	coll(comm, &words);
 	coll(comm, &words);
 	words.algo = "TREE";
-	ok((op_without_turn(coll(comm, &words)).kind >> 8 & 0xff) == BOX_ALGO_TREE, "another algorithm");
+	ok((op_without_turn(coll(comm, &words)).kind >> 8 & 0xff) == BOX_ALGO_TREE,
+	   "another algorithm");
 	words.proto = "LL";
-	ok((op_without_turn(coll(comm, &words)).kind >> 16 & 0xff) == BOX_PROTO_LL, "another protocol");
+	ok((op_without_turn(coll(comm, &words)).kind >> 16 & 0xff) == BOX_PROTO_LL,
+	   "another protocol");
 	words.datatype = "ncclInt8";
 	ok(op_without_turn(coll(comm, &words)).bytes == 4096, "another type of element");
 	words.channels = 0;
-	ok(!coll(comm, &words) && box.comms[0].untimed == 1, "no channels: no time, but on CollNet");
+	ok(!coll(comm, &words) && box.comms[0].untimed == 1,
+	   "no channels: no time, but on CollNet");
 	words = like_the_load();
 	coll(comm, &words);
 	words.count = 0;
 	ok(!coll(comm, &words) && box.comms[0].untimed == 2, "no elements: no time");
 	words = like_the_load();
 	words.func = NULL;
-	ok((op_without_turn(coll(comm, &words)).kind & 0xff) == BOX_FUNC_UNKNOWN, "no word: not known");
+	ok((op_without_turn(coll(comm, &words)).kind & 0xff) == BOX_FUNC_UNKNOWN,
+	   "no word: not known");
 }
 
 static uint64_t passed_s; /* since the box was new */
@@ -95,7 +107,8 @@ static void run_channels(void *handle, unsigned channels)
 		stop(kernel(handle, channel, 1000 + channel), 3000 + channel);
 }
 
-/* NCCL 2.27 to 2.30: src/enqueue.cc leaves the number 0 in the branch for CollNet, and for NVLS on several nodes. */
+/* NCCL 2.27 to 2.30: src/enqueue.cc leaves the number 0 in the branch for CollNet, and for NVLS on
+ * several nodes. */
 static void test_channels_that_are_not_announced(const char *algo)
 {
 	struct abi_coll words = like_the_load();
@@ -105,9 +118,11 @@ static void test_channels_that_are_not_announced(const char *algo)
 	words.algo = algo;
 	words.channels = 0;
 	run_channels(coll(comm, &words), 6);
-	ok(!completed() && !box.comms[0].untimed, "%s: whether more channels come is not known", algo);
+	ok(!completed() && !box.comms[0].untimed, "%s: whether more channels come is not known",
+	   algo);
 	seconds_pass(4);
-	ok(completed() == 1 && box.keys[0].busy_ns == 2005, "%s: it is over when it was still for long", algo);
+	ok(completed() == 1 && box.keys[0].busy_ns == 2005,
+	   "%s: it is over when it was still for long", algo);
 	void *second = coll(comm, &words);
 
 	run_channels(second, 5);
@@ -149,7 +164,8 @@ static void test_nvls_inside_of_a_node(void)
 	box.comms[0].nnodes = 1;
 	words.algo = "NVLS";
 	words.channels = 0;
-	ok(!coll(comm, &words) && box.comms[0].untimed == 1, "NVLS on one node announces its channels: none, no time");
+	ok(!coll(comm, &words) && box.comms[0].untimed == 1,
+	   "NVLS on one node announces its channels: none, no time");
 }
 
 /* NCCL 2.31 and later: what a graph replays runs by a kernel that tells nothing. */
@@ -161,13 +177,15 @@ static void test_captured_symmetric_ones(void)
 	begin();
 	for (unsigned i = 0; i < 3000; i++)
 		track_symmetric_coll(&track, comm, handle_of(HANDLE_CAPTURED), &words, &handle);
-	ok(!handle && box.comms[0].untimed == 3000 && enqueued(0) == 3000, "a captured one is counted, without a time");
+	ok(!handle && box.comms[0].untimed == 3000 && enqueued(0) == 3000,
+	   "a captured one is counted, without a time");
 	track_symmetric_coll(&track, comm, NULL, &words, &handle);
 	run_channels(handle, 8);
 	ok(completed() == 1, "one that is not captured has its time");
 }
 
-/* NCCL runs several symmetric collectives of one call as one kernel, and gives its events to the first. */
+/* NCCL runs several symmetric collectives of one call as one kernel, and gives its events to the
+ * first. */
 static void test_symmetric_ones_of_one_kernel(void)
 {
 	struct abi_coll words = like_the_load();
@@ -183,7 +201,8 @@ static void test_symmetric_ones_of_one_kernel(void)
 		}
 		run_channels(first, 8);
 	}
-	ok(!completed() && box.comms[0].untimed == 30 && enqueued(0) == 30, "none of them has the time of all");
+	ok(!completed() && box.comms[0].untimed == 30 && enqueued(0) == 30,
+	   "none of them has the time of all");
 	ok(box.keys[0].untimed_bytes == 30 * words.count * 4, "their bytes are counted");
 	for (unsigned i = 0; i < 10; i++) {
 		track_plan_start(&track, comm);
@@ -200,10 +219,12 @@ static void test_one_communicator_leaves_room(void)
 	void *other;
 
 	begin();
-	other = comms_add(&track, &(struct comm_fields){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2 });
+	other = comms_add(&track,
+	                  &(struct comm_fields){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2 });
 	for (unsigned i = 0; i < 2 * BOX_OPS; i++)
 		coll(comm, &words);
-	ok(dropped(BOX_DROP_NO_SLOT) == 2 * BOX_OPS - BOX_OPS / 2, "one whose operations never end has half of the slots");
+	ok(dropped(BOX_DROP_NO_SLOT) == 2 * BOX_OPS - BOX_OPS / 2,
+	   "one whose operations never end has half of the slots");
 	for (unsigned i = 0; i < 64; i++)
 		run_channels(coll(other, &words), 8);
 	ok(box.comms[1].completed == 64, "the others are measured beside it");
@@ -222,7 +243,8 @@ static void test_without_kernel_events(void)
 	for (unsigned i = 0; i < 100; i++)
 		run_channels(coll(comm, &words), 8);
 	seconds_pass(5);
-	ok(box.comms[0].untimed == 1 && completed() == 100, "one whose kernel tells nothing is counted without a time");
+	ok(box.comms[0].untimed == 1 && completed() == 100,
+	   "one whose kernel tells nothing is counted without a time");
 }
 
 /* Far more a second than there are slots: none waits in vain for more channels. */
@@ -239,8 +261,8 @@ static void test_many_sizes(void)
 		run_channels(coll(comm, &words), 4);
 	}
 	seconds_pass(5);
-	ok(completed() == 4 * BOX_OPS && !dropped(BOX_DROP_NO_SLOT), "each of another size: all are measured (%llu)",
-	   (unsigned long long)completed());
+	ok(completed() == 4 * BOX_OPS && !dropped(BOX_DROP_NO_SLOT),
+	   "each of another size: all are measured (%llu)", (unsigned long long)completed());
 }
 
 static void test_contexts_that_are_over(void)
@@ -252,9 +274,12 @@ static void test_contexts_that_are_over(void)
 	coll(comm, &words);
 	comms_remove(&track, comm);
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		comms_add(&track, &(struct comm_fields){ .id = 100 + i, .name = "later", .nranks = 8 });
-	ok(!coll(comm, &words) && dropped(BOX_DROP_STALE) == 1, "that of a destroyed communicator is stale");
-	ok(!coll(NULL, &words) && !coll((void *)0x123456789abc, &words), "none, and one that is not ours, are nothing");
+		comms_add(&track,
+		          &(struct comm_fields){ .id = 100 + i, .name = "later", .nranks = 8 });
+	ok(!coll(comm, &words) && dropped(BOX_DROP_STALE) == 1,
+	   "that of a destroyed communicator is stale");
+	ok(!coll(NULL, &words) && !coll((void *)0x123456789abc, &words),
+	   "none, and one that is not ours, are nothing");
 	begin();
 	coll(comm, &words);
 	track_silence(&track);
@@ -321,7 +346,9 @@ static void test_threads_in_turns(void)
 		pthread_barrier_wait(&turn);
 	}
 	pthread_join(thread, NULL);
-	ok(here == TURNS && there == TURNS, "two threads that call one communicator in turns each have slots of their own (%u and %u)",
+	ok(here == TURNS && there == TURNS,
+	   "two threads that call one communicator in turns each have slots of their own (%u and "
+	   "%u)",
 	   here, there);
 	ok(box.comms[0].completed == 2 * TURNS, "and none of their operations is lost");
 }
@@ -358,7 +385,8 @@ static void test_more_threads_than_rings(void)
 	for (unsigned ring = 0; ring < TRACK_RINGS; ring++)
 		alone += seen[ring] == 1;
 	ok(alone == TRACK_RINGS && shared == CROWD - TRACK_RINGS,
-	   "each ring has one thread, and who finds none takes of what is everybody's (%u, %u)", alone, shared);
+	   "each ring has one thread, and who finds none takes of what is everybody's (%u, %u)",
+	   alone, shared);
 }
 
 static void *one_slot(void *slot)
@@ -380,7 +408,8 @@ static void test_many_in_flight(void)
 	begin();
 	while (own < SLOTS_SHARED && slot_of(handles[own] = coll(comm, &words)) < SLOTS_SHARED)
 		own++;
-	ok(own >= SLOTS_SHARED / 2 && own < SLOTS_SHARED, "it has most of the rings before any slot of everybody's (%u)", own);
+	ok(own >= SLOTS_SHARED / 2 && own < SLOTS_SHARED,
+	   "it has most of the rings before any slot of everybody's (%u)", own);
 	pthread_create(&other, NULL, one_slot, &slot);
 	pthread_join(other, NULL);
 	ok(slot < SLOTS_SHARED, "some are left to other threads");
@@ -391,7 +420,8 @@ static void test_many_in_flight(void)
 	ok(again > own / 10 * 9, "and has them again when they are over (%u)", again);
 	while (coll(comm, &words))
 		;
-	ok(box.comms[0].enqueued == 0 && dropped(BOX_DROP_NO_SLOT) == 1, "until all of its share is in flight");
+	ok(box.comms[0].enqueued == 0 && dropped(BOX_DROP_NO_SLOT) == 1,
+	   "until all of its share is in flight");
 	sweep_count(&track);
 	ok(enqueued(0) - box.comms[0].completed == SLOTS_OF_COMM + 1, "and not one more");
 }
@@ -425,7 +455,8 @@ static void test_time_of_our_own(void)
 		for (unsigned c = 0; c < 8; c++)
 			stop(kernel(handle, c, 1000), 2000);
 	}
-	ok(track.hot_ticks > 0 && completed() == 64 * TRACK_HOT_SAMPLE, "one in so many is measured, too");
+	ok(track.hot_ticks > 0 && completed() == 64 * TRACK_HOT_SAMPLE,
+	   "one in so many is measured, too");
 }
 
 int main(void)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inspector in odd company: a logger that hangs, more GPUs than there are, a process of real time. */
+/* The inspector in odd company: a logger that hangs, more GPUs than there are, a process of real
+ * time. */
 #include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
@@ -26,15 +27,17 @@ static void *make(uint64_t id)
 {
 	void *context;
 
-	inspector_init(&(struct inspector_comm){ .api = 7, .fields = { .id = id, .nranks = 2, .name = "c" } }, &context,
-		       &mask);
+	inspector_init(
+	    &(struct inspector_comm){ .api = 7, .fields = { .id = id, .nranks = 2, .name = "c" } },
+	    &context, &mask);
 	return context;
 }
 
 static _Atomic bool logger_hangs = true, logging;
 
 /* As one that writes into a pipe which nobody reads. */
-static void hanging_logger(int level, unsigned long subsystem, const char *file, int line, const char *format, ...)
+static void hanging_logger(int level, unsigned long subsystem, const char *file, int line,
+                           const char *format, ...)
 {
 	struct timespec pause = { 0, 1000000 };
 
@@ -50,7 +53,8 @@ static void *make_with_logger(void *argument)
 	void *context;
 
 	(void)argument;
-	inspector_init(&(struct inspector_comm){ .api = 7, .logger = hanging_logger }, &context, &its_mask);
+	inspector_init(&(struct inspector_comm){ .api = 7, .logger = hanging_logger }, &context,
+	               &its_mask);
 	return context;
 }
 
@@ -86,8 +90,13 @@ static void test_too_many_gpus(void)
 {
 	struct box_header *header = inspector_track.box->header;
 	struct box_gpu before[BOX_GPUS];
-	const struct event event = { .peer = EVENT_NO_PEER, .func = "AllReduce", .datatype = "ncclInt8", .algo = "RING",
-				     .proto = "LL", .count = 8, .channels = 1 };
+	const struct event event = { .peer = EVENT_NO_PEER,
+	                             .func = "AllReduce",
+	                             .datatype = "ncclInt8",
+	                             .algo = "RING",
+	                             .proto = "LL",
+	                             .count = 8,
+	                             .channels = 1 };
 
 	memcpy(before, header->gpu, sizeof(before));
 	for (unsigned i = 0; i < BOX_GPUS; i++) {
@@ -97,8 +106,10 @@ static void test_too_many_gpus(void)
 	uint64_t created = header->comms_created, dropped = header->dropped[BOX_DROP_NO_COMM];
 	void *mine = make(40);
 
-	ok(mine && header->comms_created == created + 1 && mask_now() == WANTED, "one GPU too many has a context");
-	ok(!track_operation(&inspector_track, mine, &event) && header->dropped[BOX_DROP_NO_COMM] == dropped + 1,
+	ok(mine && header->comms_created == created + 1 && mask_now() == WANTED,
+	   "one GPU too many has a context");
+	ok(!track_operation(&inspector_track, mine, &event) &&
+	       header->dropped[BOX_DROP_NO_COMM] == dropped + 1,
 	   "its operations are counted, and are nobody else's");
 	inspector_finalize(mine);
 	ok(header->state == BOX_FINALIZED, "and it ends as any other");
@@ -138,7 +149,8 @@ static void test_real_time(void)
 	sched_setscheduler(0, SCHED_OTHER, &none);
 	while ((found = count_real_time(&threads)) && clock_ns(CLOCK_MONOTONIC) < end)
 		nanosleep(&pause, NULL);
-	ok(threads >= 2 && !found, "in a process of real time our thread is not (%u of %u are)", found, threads);
+	ok(threads >= 2 && !found, "in a process of real time our thread is not (%u of %u are)",
+	   found, threads);
 	inspector_finalize(mine);
 }
 

@@ -47,14 +47,20 @@ static void test_interval(void)
 		const char *value;
 		int64_t interval_us;
 	} cases[] = {
-		{ NULL, 0 },          { "", 0 },             { "x", 0 },
-		{ "-1", 0 },          { "0", 30000000 },     { "1", 100000 },
-		{ "2000000", 2000000 }, { "99999999999999", 3600000000ll }, { "1e6", 0 },
+		{ NULL, 0 },
+		{ "", 0 },
+		{ "x", 0 },
+		{ "-1", 0 },
+		{ "0", 30000000 },
+		{ "1", 100000 },
+		{ "2000000", 2000000 },
+		{ "99999999999999", 3600000000ll },
+		{ "1e6", 0 },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
-		ok(load("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", cases[i].value).interval_us ==
-			   cases[i].interval_us,
+		ok(load("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", cases[i].value)
+		           .interval_us == cases[i].interval_us,
 		   "interval of %s", cases[i].value ? cases[i].value : "(unset)");
 }
 
@@ -62,7 +68,8 @@ static void test_json_interval(void)
 {
 	ok(load("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "0").json_interval_us == 100000,
 	   "continuous lines are lines every 100 ms");
-	ok(load("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "2000000").json_interval_us == 2000000,
+	ok(load("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "2000000").json_interval_us ==
+	       2000000,
 	   "lines have the interval of the metrics");
 	ok(load("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", NULL).json_interval_us == 0,
 	   "without an interval lines come at the end");
@@ -82,17 +89,20 @@ static void test_json_mode(void)
 	config = load("NCCL_INSPECTOR_JSON", "1");
 	ok(config.json && config.prom, "and both");
 	unset();
-	ok(!load("NCCL_INSPECTOR_RUN_DIR", "/run/x").json, "in Slurm's directory no lines by themselves");
+	ok(!load("NCCL_INSPECTOR_RUN_DIR", "/run/x").json,
+	   "in Slurm's directory no lines by themselves");
 	set("NCCL_INSPECTOR_RUN_DIR", "/run/x");
 	config = load("NCCL_INSPECTOR_JSON", "1");
 	ok(config.json && !config.prom && !config.make_dir && !strcmp(config.dir, "/run/x") &&
-		   !strcmp(config.json_dir, "nccl-inspector-unknown-jobid"),
+	       !strcmp(config.json_dir, "nccl-inspector-unknown-jobid"),
 	   "the box in Slurm's directory, the lines in the user's");
 	set("NCCL_INSPECTOR_DUMP_DIR", "/home/x/lines");
 	ok(!strcmp(load("SLURM_JOBID", "7").json_dir, "/home/x/lines"), "which he can name");
 	unset();
-	ok(!strcmp(load("SLURM_JOBID", "7").json_dir, "nccl-inspector-7"), "or which has the job's number");
-	ok(!load("NCCL_INSPECTOR_JSON", "yes").verbose && load("NCCL_INSPECTOR_DUMP_VERBOSE", "1").verbose,
+	ok(!strcmp(load("SLURM_JOBID", "7").json_dir, "nccl-inspector-7"),
+	   "or which has the job's number");
+	ok(!load("NCCL_INSPECTOR_JSON", "yes").verbose &&
+	       load("NCCL_INSPECTOR_DUMP_VERBOSE", "1").verbose,
 	   "events are asked for");
 	set("NCCL_INSPECTOR_RUN_DIR", "/run/x");
 	ok(!load("NCCL_INSPECTOR_DUMP_VERBOSE", "1").verbose, "and cost nothing without lines");
@@ -106,9 +116,15 @@ static void test_json_limits(void)
 		uint64_t bytes;
 		unsigned files;
 	} cases[] = {
-		{ NULL, 256u << 20, 2 }, { "", 256u << 20, 2 },  { "all", 256u << 20, 2 }, { "-1", 32u << 10, 1 },
-		{ "0", 32u << 10, 1 },   { "3", 32u << 10, 3 },  { "16777216", 16u << 20, 8 },
-		{ "9223372036854775807", 1ull << 50, 8 }, { "99999999999999999999", 256u << 20, 2 },
+		{ NULL, 256u << 20, 2 },
+		{ "", 256u << 20, 2 },
+		{ "all", 256u << 20, 2 },
+		{ "-1", 32u << 10, 1 },
+		{ "0", 32u << 10, 1 },
+		{ "3", 32u << 10, 3 },
+		{ "16777216", 16u << 20, 8 },
+		{ "9223372036854775807", 1ull << 50, 8 },
+		{ "99999999999999999999", 256u << 20, 2 },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -120,14 +136,17 @@ static void test_json_limits(void)
 		   "files of %s", value ? value : "(unset)");
 	}
 	set("NCCL_INSPECTOR_JSON_MAX_BYTES", "65536");
-	ok(load("NCCL_INSPECTOR_JSON_FILES", "8").json_files == 2, "every file has room for a line");
+	ok(load("NCCL_INSPECTOR_JSON_FILES", "8").json_files == 2,
+	   "every file has room for a line");
 	unset();
 }
 
 static void test_arrays(void)
 {
-	static const char *const bad[] = { NULL, "", "810", "810_", "_3", "810_3x", "810_-1", "x_3",
-		                           "810_4294967295", "99999999999999999999999_3" };
+	static const char *const bad[] = {
+		NULL,     "",       "810", "810_",           "_3",
+		"810_3x", "810_-1", "x_3", "810_4294967295", "99999999999999999999999_3"
+	};
 	struct config config = load("NCCL_INSPECTOR_ARRAY_TASK", "810_3");
 
 	ok(config.array_job_id == 810 && config.array_task_id == 3, "a task of an array");
@@ -148,12 +167,15 @@ static void test_defaults(void)
 	   "without a directory NVIDIA's name is used");
 	ok(!strcmp(config.job, "unknown") && !strcmp(config.step, "x") && config.node[0],
 	   "outside Slurm the labels say so");
-	ok(!load("NCCL_INSPECTOR_ENABLE", "yes").enabled && load("NCCL_INSPECTOR_ENABLE", "1").enabled,
+	ok(!load("NCCL_INSPECTOR_ENABLE", "yes").enabled &&
+	       load("NCCL_INSPECTOR_ENABLE", "1").enabled,
 	   "only 1 enables");
 	config = load("NCCL_INSPECTOR_RUN_DIR", "/run/x");
-	ok(!config.make_dir && !strcmp(config.dir, "/run/x"), "Slurm's directory is used and not made");
+	ok(!config.make_dir && !strcmp(config.dir, "/run/x"),
+	   "Slurm's directory is used and not made");
 	ok(load("SLURM_JOB_ID", "-7").job_id == 0, "a negative job id is none");
-	ok(load("SLURM_STEP_ID", "4294967295").step_id == CONFIG_UNKNOWN, "a step id out of range is none");
+	ok(load("SLURM_STEP_ID", "4294967295").step_id == CONFIG_UNKNOWN,
+	   "a step id out of range is none");
 }
 
 static void test_control_dir(void)
@@ -175,10 +197,12 @@ static void test_control_dir(void)
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
-		ok(!strcmp(load("NCCL_INSPECTOR_RUN_DIR", cases[i].run).control_dir, cases[i].control),
+		ok(!strcmp(load("NCCL_INSPECTOR_RUN_DIR", cases[i].run).control_dir,
+		           cases[i].control),
 		   "the kill switch beside %s", cases[i].run ? cases[i].run : "(unset)");
 	set("NCCL_INSPECTOR_CONTROL_DIR", "/c");
-	ok(!strcmp(load("NCCL_INSPECTOR_RUN_DIR", cases[0].run).control_dir, "/c"), "or where it is said to be");
+	ok(!strcmp(load("NCCL_INSPECTOR_RUN_DIR", cases[0].run).control_dir, "/c"),
+	   "or where it is said to be");
 	unset();
 	set("NCCL_INSPECTOR_DUMP_DIR", cases[0].run);
 	ok(!*load("NONE", NULL).control_dir, "a user's own directory has none");
@@ -191,15 +215,18 @@ static void test_budget(void)
 		const char *percent;
 		uint32_t ppm;
 	} cases[] = {
-		{ NULL, 10000 },   { "", 10000 },      { "1", 10000 },    { "1.000", 10000 }, { "0.5", 5000 },
-		{ "0", 0 },        { "0.000", 0 },     { "0.0000001", 1 }, { "100", 1000000 }, { "100.1", 10000 },
-		{ "2.", 20000 },   { ".5", 10000 },    { "-1", 10000 },   { "1,5", 10000 },   { "nan", 10000 },
-		{ "1e2", 10000 },  { "0.12349", 1234 }, { "99999999999999999999", 10000 },
+		{ NULL, 10000 },    { "", 10000 },       { "1", 10000 },
+		{ "1.000", 10000 }, { "0.5", 5000 },     { "0", 0 },
+		{ "0.000", 0 },     { "0.0000001", 1 },  { "100", 1000000 },
+		{ "100.1", 10000 }, { "2.", 20000 },     { ".5", 10000 },
+		{ "-1", 10000 },    { "1,5", 10000 },    { "nan", 10000 },
+		{ "1e2", 10000 },   { "0.12349", 1234 }, { "99999999999999999999", 10000 },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
-		ok(load("NCCL_INSPECTOR_BUDGET_PERCENT", cases[i].percent).budget_ppm == cases[i].ppm, "budget of %s",
-		   cases[i].percent ? cases[i].percent : "(unset)");
+		ok(load("NCCL_INSPECTOR_BUDGET_PERCENT", cases[i].percent).budget_ppm ==
+		       cases[i].ppm,
+		   "budget of %s", cases[i].percent ? cases[i].percent : "(unset)");
 }
 
 static void test_text(void)
@@ -207,7 +234,8 @@ static void test_text(void)
 	char text[8];
 
 	printable_copy(text, sizeof(text), "a\nb\xc3\xa9\x7f");
-	ok(!strcmp(text, "a?b???"), "control characters and bytes beyond ASCII are replaced (%s)", text);
+	ok(!strcmp(text, "a?b???"), "control characters and bytes beyond ASCII are replaced (%s)",
+	   text);
 	printable_copy(text, sizeof(text), "0123456789");
 	ok(!strcmp(text, "0123456"), "long text is cut");
 	printable_copy(text, sizeof(text), NULL);
@@ -230,7 +258,8 @@ static void test_nodelist(void)
 	for (const char *c = cut; *c; c++)
 		named += *c == ',';
 	sscanf(strrchr(cut, ','), ",+%u", &left_out);
-	ok(named - 1 + left_out == 100, "what is left out is counted (%u + %u)", named - 1, left_out);
+	ok(named - 1 + left_out == 100, "what is left out is counted (%u + %u)", named - 1,
+	   left_out);
 	memset(list, 'a', 1000);
 	list[1000] = '\0';
 	config_cut_nodelist(cut, list);
@@ -265,22 +294,27 @@ static void test_refused(void)
 	static char long_text[5000];
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-		struct config none = load(cases[i].name, NULL), wrong = load(cases[i].name, cases[i].wrong);
+		struct config none = load(cases[i].name, NULL),
+			      wrong = load(cases[i].name, cases[i].wrong);
 
-		ok(!*none.refused && !strcmp(wrong.refused, cases[i].name), "%s=%s is refused", cases[i].name,
-		   cases[i].wrong);
+		ok(!*none.refused && !strcmp(wrong.refused, cases[i].name), "%s=%s is refused",
+		   cases[i].name, cases[i].wrong);
 		memset(wrong.refused, 0, sizeof(wrong.refused));
 		ok(!memcmp(&none, &wrong, sizeof(none)), "and changes nothing");
 	}
 	memset(long_text, 'x', sizeof(long_text) - 1);
-	ok(*load("NCCL_INSPECTOR_RUN_DIR", long_text).refused && load("NCCL_INSPECTOR_RUN_DIR", long_text).make_dir,
+	ok(*load("NCCL_INSPECTOR_RUN_DIR", long_text).refused &&
+	       load("NCCL_INSPECTOR_RUN_DIR", long_text).make_dir,
 	   "a path that would have to be cut is not another path");
 	ok(!*load("NCCL_INSPECTOR_DENY_NCCL", long_text).deny_nccl, "nor is a list another list");
 	ok(!strcmp(load("NCCL_INSPECTOR_RUN_DIR", long_text).refused, "NCCL_INSPECTOR_RUN_DIR") &&
-		   !strcmp(load("NCCL_INSPECTOR_DENY_NCCL", long_text).refused, "NCCL_INSPECTOR_DENY_NCCL"),
+	       !strcmp(load("NCCL_INSPECTOR_DENY_NCCL", long_text).refused,
+	               "NCCL_INSPECTOR_DENY_NCCL"),
 	   "and both are named");
 	set("NCCL_INSPECTOR_JSON", "x");
-	ok(!strcmp(load("NCCL_INSPECTOR_NET", "x").refused, "NCCL_INSPECTOR_NET, NCCL_INSPECTOR_JSON"), "all are named");
+	ok(!strcmp(load("NCCL_INSPECTOR_NET", "x").refused,
+	           "NCCL_INSPECTOR_NET, NCCL_INSPECTOR_JSON"),
+	   "all are named");
 	unset();
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any interleaving of what NCCL may do, from random numbers: application threads, threads that report kernels, the
- * writer's rounds and communicators that come and go, through the tables of v3, v4 and v7. Each side keeps its own log,
- * and in the end the box must say what the logs say.
+/* Any interleaving of what NCCL may do, from random numbers: application threads, threads that
+ * report kernels, the writer's rounds and communicators that come and go, through the tables of v3,
+ * v4 and v7. Each side keeps its own log, and in the end the box must say what the logs say.
  *
  * CONSERVES_SEED=N plays N again, as far as threads do.
  */
@@ -55,7 +55,8 @@ static enum fate choose_fate(uint64_t *random, bool may_be_fewer, const struct c
 
 static void one_operation(struct pair *pair, void *group, bool stays)
 {
-	static const char *const funcs[] = { "AllReduce", "AllGather", "ReduceScatter", "Send", "Recv" };
+	static const char *const funcs[] = { "AllReduce", "AllGather", "ReduceScatter", "Send",
+	                                     "Recv" };
 	uint64_t *random = &pair->random[0], what = draw(random, stays || api > 3 ? 5 : 3);
 	struct calls_words words = {
 		.func = funcs[what],
@@ -68,7 +69,9 @@ static void one_operation(struct pair *pair, void *group, bool stays)
 		.rank = RANK,
 	};
 	bool is_p2p = what >= 3;
-	void *parent = api < 5 ? group : calls_start(api, pair->comm, is_p2p ? ABI_P2P_API : ABI_COLL_API, group, &words);
+	void *parent = api < 5 ? group
+	                       : calls_start(api, pair->comm, is_p2p ? ABI_P2P_API : ABI_COLL_API,
+	                                     group, &words);
 
 	words.symmetric = api == 7 && !is_p2p && !draw(random, 20);
 	if (words.symmetric && draw(random, 2))
@@ -77,10 +80,11 @@ static void one_operation(struct pair *pair, void *group, bool stays)
 	void *plan = words.symmetric ? calls_start(api, pair->comm, ABI_GROUP, NULL, &words) : NULL;
 	void *handle = calls_start(api, pair->comm, is_p2p ? ABI_P2P : ABI_COLL, parent, &words);
 	struct driver_op op = { .handle = handle,
-				.bytes = 4 * words.count,
-				.took_ns = 1000 + draw(random, 100000),
-				.channels = words.channels,
-				.fate = choose_fate(random, stays && (is_p2p || api == 3), &words) };
+	                        .bytes = 4 * words.count,
+	                        .took_ns = 1000 + draw(random, 100000),
+	                        .channels = words.channels,
+	                        .fate =
+	                            choose_fate(random, stays && (is_p2p || api == 3), &words) };
 
 	calls_stop(api, handle);
 	if (plan)
@@ -102,7 +106,8 @@ static void one_group(struct pair *pair, bool crowds, bool stays)
 {
 	uint64_t *random = &pair->random[0];
 	struct calls_words words = { .func = "AllReduce", .datatype = "ncclInt8", .count = 77 };
-	void *group = calls_start(api, pair->comm, api < 5 ? ABI_GROUP : ABI_GROUP_API, NULL, &words);
+	void *group =
+	    calls_start(api, pair->comm, api < 5 ? ABI_GROUP : ABI_GROUP_API, NULL, &words);
 
 	for (uint64_t i = 1 + draw(random, crowds ? 60 : 4); i; i--)
 		one_operation(pair, group, stays);
@@ -125,9 +130,9 @@ static void add_up(struct driver_log *all, const struct driver_log *log)
 		to[i] += from[i];
 }
 
-/* The record of a communicator against both logs, when all its kernels are told and a round has passed. In a full pool
- * other threads look after this one's slots, too, and what is late is taken for what has no kernel: then the sums of the
- * whole are looked at only. */
+/* The record of a communicator against both logs, when all its kernels are told and a round has
+ * passed. In a full pool other threads look after this one's slots, too, and what is late is taken
+ * for what has no kernel: then the sums of the whole are looked at only. */
 static bool record_is_right(const struct pair *pair)
 {
 	uint32_t generation;
@@ -136,14 +141,15 @@ static bool record_is_right(const struct pair *pair)
 	struct laws_sums sums = { 0 };
 
 	for (unsigned i = 0; i < BOX_OPS; i++)
-		sums.in_flight_of[index] += track_in_use(box.ops[i].generation) && box.ops[i].comm == index &&
-					    box.ops[i].comm_generation == generation;
+		sums.in_flight_of[index] += track_in_use(box.ops[i].generation) &&
+		                            box.ops[i].comm == index &&
+		                            box.ops[i].comm_generation == generation;
 	uint64_t not_believed = pair->kernels_now.whole_ops - comm->completed;
 
 	return is_crowded || (comm->generation == generation && comm->lost == pair->now.no_handle &&
-			      not_believed <= box.header->dropped[BOX_DROP_IMPLAUSIBLE] &&
-			      comm->untimed == pair->now.untimed_ops + not_believed &&
-			      !laws_of_record(&box, &sums, index, pair->now.ops));
+	                      not_believed <= box.header->dropped[BOX_DROP_IMPLAUSIBLE] &&
+	                      comm->untimed == pair->now.untimed_ops + not_believed &&
+	                      !laws_of_record(&box, &sums, index, pair->now.ops));
 }
 
 static void end_comm(struct pair *pair, unsigned number)
@@ -170,7 +176,9 @@ static void *application(void *argument)
 
 	for (unsigned number = 0; number < COMMS; number++) {
 		bool crowds = is_crowded && number % 24 == 0;
-		struct comm_fields words = { .id = number, .name = "c", .nranks = 8, .nnodes = 1, .rank = RANK };
+		struct comm_fields words = {
+			.id = number, .name = "c", .nranks = 8, .nnodes = 1, .rank = RANK
+		};
 
 		memset(&pair->now, 0, sizeof(pair->now));
 		memset(&pair->kernels_now, 0, sizeof(pair->kernels_now));
@@ -206,14 +214,16 @@ static void play(uint64_t seed)
 
 	box_open(&box, -1, "0", &error);
 	track_init(&inspector_track, &box, clock_calibrate(),
-		   &(struct track_options){ .p2p = true, .timing = api == 3 ? BOX_TIMING_CPU : BOX_TIMING_GPU });
+	           &(struct track_options){ .p2p = true,
+	                                    .timing = api == 3 ? BOX_TIMING_CPU : BOX_TIMING_GPU });
 	memset(&sweep, 0, sizeof(sweep));
 	memset(pairs, 0, sizeof(pairs));
 	atomic_store(&over, false);
 	pthread_create(&writer, NULL, rounds, NULL);
 	for (unsigned i = 0; i < PAIRS; i++) {
 		for (unsigned side = 0; side < 2; side++)
-			pairs[i].random[side] = (seed + 1) * 0x9e3779b97f4a7c15ull + 2 * i + side + 1;
+			pairs[i].random[side] =
+			    (seed + 1) * 0x9e3779b97f4a7c15ull + 2 * i + side + 1;
 		pthread_create(&threads[2 * i], NULL, application, &pairs[i]);
 		pthread_create(&threads[2 * i + 1], NULL, kernels, &pairs[i]);
 	}
@@ -226,27 +236,34 @@ static void play(uint64_t seed)
 /* Time for what waits for more channels, and for what was overtaken. */
 static void let_settle(void)
 {
-	uint64_t second = (1ull << 32) * 1000000000ull / inspector_track.ns_per_tick_q32, now = clock_ticks();
+	uint64_t second = (1ull << 32) * 1000000000ull / inspector_track.ns_per_tick_q32,
+		 now = clock_ticks();
 
 	for (unsigned i = 1; i <= 8; i++)
 		sweep_round(&sweep, &inspector_track, now + i * second);
 }
 
-static void compare(const struct laws_sums *sums, const struct driver_log *told, const struct driver_log *kernels)
+static void compare(const struct laws_sums *sums, const struct driver_log *told,
+                    const struct driver_log *kernels)
 {
 	uint64_t busy = 0, implausible = box.header->dropped[BOX_DROP_IMPLAUSIBLE];
 
 	for (unsigned i = 0; i < BOX_KEYS; i++)
-		busy += box.keys[i].used == 1 && box.keys[i].algo != BOX_ALGO_GROUP ? box.keys[i].busy_ns : 0;
+		busy += box.keys[i].used == 1 && box.keys[i].algo != BOX_ALGO_GROUP
+			    ? box.keys[i].busy_ns
+			    : 0;
 	ok(sums->completed + implausible >= kernels->whole_ops &&
-		   sums->completed <= kernels->whole_ops + (tells_late ? kernels->halves : 0),
+	       sums->completed <= kernels->whole_ops + (tells_late ? kernels->halves : 0),
 	   "what had all its kernels is completed: %llu of %llu", (laws_number)sums->completed,
 	   (laws_number)kernels->whole_ops);
-	ok(tells_late || implausible || sums->bytes == kernels->whole_bytes, "with the driver's bytes (%llu of %llu)",
-	   (laws_number)sums->bytes, (laws_number)kernels->whole_bytes);
+	ok(tells_late || implausible || sums->bytes == kernels->whole_bytes,
+	   "with the driver's bytes (%llu of %llu)", (laws_number)sums->bytes,
+	   (laws_number)kernels->whole_bytes);
 	ok(tells_late || api == 3 || busy == kernels->busy_ns, "and in the driver's time");
-	ok(sums->untimed >= told->untimed_ops && sums->untimed <= told->untimed_ops + kernels->nevers + implausible,
-	   "what has no time is untimed: %llu of %llu", (laws_number)sums->untimed, (laws_number)told->untimed_ops);
+	ok(sums->untimed >= told->untimed_ops &&
+	       sums->untimed <= told->untimed_ops + kernels->nevers + implausible,
+	   "what has no time is untimed: %llu of %llu", (laws_number)sums->untimed,
+	   (laws_number)told->untimed_ops);
 	/* The times of v3 are our own clock's, which on Arm may not have moved. */
 	ok((api == 3 || !implausible) && !box.header->dropped[BOX_DROP_NO_KEY] && !told->no_handle,
 	   "nothing else is dropped");
@@ -268,8 +285,9 @@ static void test_conserves(uint64_t seed)
 	const struct laws_told all = { .ops = told.ops, .bytes = told.bytes, .races = is_crowded };
 	const char *broken = laws_broken(&box, &all, &sums);
 
-	ok(!broken, "v%u, seed %llu%s%s: %s", api, (laws_number)seed, tells_late ? ", late ends" : "",
-	   is_crowded ? ", a full pool" : "", broken ? broken : "nothing is lost, counted twice or made up");
+	ok(!broken, "v%u, seed %llu%s%s: %s", api, (laws_number)seed,
+	   tells_late ? ", late ends" : "", is_crowded ? ", a full pool" : "",
+	   broken ? broken : "nothing is lost, counted twice or made up");
 	ok(!wrong, "each communicator has its own when it is destroyed");
 	if (!is_crowded)
 		compare(&sums, &told, &kernels);

@@ -57,7 +57,8 @@ static void start(void)
 {
 	box.header->silent = library_says;
 	box.header->silent_ns = box.header->sampled_ns = box.header->hot_ns = 0;
-	track_init(&track, &box, 1ull << 32, &(struct track_options){ .p2p = true, .timing = BOX_TIMING_GPU });
+	track_init(&track, &box, 1ull << 32,
+	           &(struct track_options){ .p2p = true, .timing = BOX_TIMING_GPU });
 	mask_init(&control, &config, &track);
 	mask = 0; /* as libnccl has it before the first communicator */
 	now_ns = 100 * SECOND_NS;
@@ -98,7 +99,8 @@ static void test_disabled(void)
 	switch_off();
 	rounds(1, 0);
 	mask_take_message(&control, message);
-	ok(mask == ALL && !mask_is_silent(&control) && strstr(message, "enabled"), "enabled: the mask is back");
+	ok(mask == ALL && !mask_is_silent(&control) && strstr(message, "enabled"),
+	   "enabled: the mask is back");
 	ok(box.header->silent_ns == 6 * SECOND_NS, "the last second was silent, too");
 	rounds(100, 0);
 	ok(box.header->silent_ns == 6 * SECOND_NS && mask == ALL, "from then on it is not");
@@ -213,7 +215,8 @@ static void test_two_libraries(void)
 	control.library[0].watch = 1;
 	rounds(1, SECOND_NS / 40);
 	ok(mask == ALL && other == LIGHT, "the current one's is sampled, the other's is full");
-	ok(mask_end(&control, number, now_ns) == 0 && track.mask == &mask, "one goes, and the other is current");
+	ok(mask_end(&control, number, now_ns) == 0 && track.mask == &mask,
+	   "one goes, and the other is current");
 	other = FOREIGN; /* its library is gone */
 	switch_on();
 	rounds(20, 0);
@@ -239,11 +242,12 @@ static void test_too_many_libraries(void)
 	begin();
 	for (unsigned i = 0; i < MASK_LIBRARIES; i++)
 		number = mask_begin(&control, &others[i], ALL, now_ns);
-	ok(number == MASK_LIBRARIES && !others[MASK_LIBRARIES - 1] && track.mask == &others[MASK_LIBRARIES - 2],
+	ok(number == MASK_LIBRARIES && !others[MASK_LIBRARIES - 1] &&
+	       track.mask == &others[MASK_LIBRARIES - 2],
 	   "a mask that has no place is left alone");
 	mask_end(&control, 0, now_ns);
 	ok(mask_begin(&control, &others[MASK_LIBRARIES - 1], ALL, now_ns) == 0 &&
-		   others[MASK_LIBRARIES - 1] == ALL,
+	       others[MASK_LIBRARIES - 1] == ALL,
 	   "until another one goes");
 }
 
@@ -252,7 +256,8 @@ static void test_denied(void)
 	box.header->nccl_version = 23102;
 	snprintf(config.deny_nccl, sizeof(config.deny_nccl), "2.28.0-2.31.2");
 	begin();
-	ok(mask == 0 && mask_is_denied(&control) && strstr(message, "list"), "a denied NCCL gets no mask, and one line");
+	ok(mask == 0 && mask_is_denied(&control) && strstr(message, "list"),
+	   "a denied NCCL gets no mask, and one line");
 	switch_on();
 	mask_begin(&control, &mask, ALL, now_ns);
 	switch_off();
@@ -270,20 +275,28 @@ static void test_denied(void)
 	config.deny_nccl[0] = '\0';
 }
 
-/* As a graph that was captured before: whatever the mask is now, each replay tells of its operations. */
+/* As a graph that was captured before: whatever the mask is now, each replay tells of its
+ * operations. */
 static void *replay(void *context)
 {
 	void *handle = NULL;
 
-	track_coll(&track, context, &(struct abi_coll){ .func = "AllReduce", .datatype = "ncclInt8", .algo = "RING",
-						       .proto = "SIMPLE", .count = 1024, .channels = 1 }, &handle);
+	track_coll(&track, context,
+	           &(struct abi_coll){ .func = "AllReduce",
+	                               .datatype = "ncclInt8",
+	                               .algo = "RING",
+	                               .proto = "SIMPLE",
+	                               .count = 1024,
+	                               .channels = 1 },
+	           &handle);
 	return handle;
 }
 
 static void test_replays(void)
 {
 	begin();
-	void *context = comms_add(&track, &(struct comm_fields){ .id = 1, .nranks = 2, .name = "x" });
+	void *context =
+	    comms_add(&track, &(struct comm_fields){ .id = 1, .nranks = 2, .name = "x" });
 	uint32_t generation;
 	struct box_comm *comm = &box.comms[handle_context_comm(context, &generation)];
 	void *before = replay(context);
@@ -298,7 +311,8 @@ static void test_replays(void)
 		followed += replay(context) != NULL;
 	ok(!followed, "and not while the switch is on (%u)", followed);
 	sweep_count(&track);
-	ok(comm->enqueued == 3 && comm->untimed == untimed, "nor counted (%llu)", (unsigned long long)comm->enqueued);
+	ok(comm->enqueued == 3 && comm->untimed == untimed, "nor counted (%llu)",
+	   (unsigned long long)comm->enqueued);
 	void *kernel = track_kernel_start(&track, before, 0, 1000);
 
 	track_kernel_stop(&track, kernel, 2000);
@@ -329,12 +343,14 @@ static void test_budget(void)
 	begin();
 	rounds(5, SECOND_NS / 40);
 	mask_take_message(&control, message);
-	ok(track.sample_every == 2 && box.header->sampling == 2 && strstr(message, "one operation in 2"),
+	ok(track.sample_every == 2 && box.header->sampling == 2 &&
+	       strstr(message, "one operation in 2"),
 	   "above the budget one in two is measured: %s", message);
 	mask = LIGHT; /* as the hot path left it */
 	rounds(30, SECOND_NS / 1000);
 	mask_take_message(&control, message);
-	ok(track.sample_every == 1 && box.header->sampling == 1 && mask == ALL, "recovered, the mask is full");
+	ok(track.sample_every == 1 && box.header->sampling == 1 && mask == ALL,
+	   "recovered, the mask is full");
 	ok(box.header->sampled_ns == 30 * SECOND_NS, "the time is counted");
 	ok(!*message, "two lines in a minute would be too many");
 	rounds(60, 0);
@@ -346,7 +362,8 @@ static void test_budget(void)
 	rounds(1, 0);
 	switch_off();
 	rounds(1, 0);
-	ok(mask == ALL && track.sample_every == 2, "disabled meanwhile, sampling goes on afterwards");
+	ok(mask == ALL && track.sample_every == 2,
+	   "disabled meanwhile, sampling goes on afterwards");
 	config.budget_ppm = 0;
 	begin();
 	rounds(60, SECOND_NS);
@@ -360,8 +377,13 @@ static _Atomic uint64_t done, told;
 /* Collectives at full speed, told as NCCL does: not while its mask is 0. */
 static void *operations(void *context)
 {
-	const struct event event = { .peer = EVENT_NO_PEER, .func = "AllReduce", .datatype = "ncclFloat32",
-				     .algo = "RING", .proto = "SIMPLE", .count = 256, .channels = 1 };
+	const struct event event = { .peer = EVENT_NO_PEER,
+	                             .func = "AllReduce",
+	                             .datatype = "ncclFloat32",
+	                             .algo = "RING",
+	                             .proto = "SIMPLE",
+	                             .count = 256,
+	                             .channels = 1 };
 
 	for (uint64_t gpu_ns = 1000; !atomic_load(&over); gpu_ns += 1000) {
 		if (!__atomic_load_n(&mask, __ATOMIC_RELAXED)) {
@@ -397,7 +419,8 @@ static void test_a_racing_hot_path(void)
 
 	begin();
 	pthread_create(&thread, NULL, operations,
-		       comms_add(&track, &(struct comm_fields){ .id = 1, .nranks = 2, .nnodes = 1, .name = "c" }));
+	               comms_add(&track, &(struct comm_fields){
+					     .id = 1, .nranks = 2, .nnodes = 1, .name = "c" }));
 	for (unsigned i = 0; i < 300; i++) {
 		rounds(5, SECOND_NS / 40);
 		control.budget.patience_ns = 30 * SECOND_NS; /* or it would be an hour by and by */
@@ -424,8 +447,8 @@ static void test_a_racing_hot_path(void)
 	ok(!not_silent, "silence is silence (%u of 150)", not_silent);
 	uint64_t lost = atomic_load(&told) - box.comms[0].enqueued;
 
-	ok(box.header->comms_created == 1 && lost <= 150, "no operation is lost, but one where silence begins (%llu)",
-	   (unsigned long long)lost);
+	ok(box.header->comms_created == 1 && lost <= 150,
+	   "no operation is lost, but one where silence begins (%llu)", (unsigned long long)lost);
 }
 
 int main(void)

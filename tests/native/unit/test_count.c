@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer's count of operations, at whatever instruction the threads of NCCL stand just then: it only rises, so one
- * too many would stay for ever. A signal comes between two instructions, and the other side is in its handler. */
+/* The writer's count of operations, at whatever instruction the threads of NCCL stand just then: it
+ * only rises, so one too many would stay for ever. A signal comes between two instructions, and the
+ * other side is in its handler. */
 #include <signal.h>
 #include <sys/time.h>
 
@@ -8,7 +9,9 @@
 
 #define SIGNALS 600u
 #define CROWDS 300u
-#define CROWD (BOX_OPS - SLOTS_SHARED - 64u) /* more than the thread's ring: all slots pass from one communicator to the other */
+#define CROWD                                                                                      \
+	(BOX_OPS - SLOTS_SHARED -                                                                  \
+	 64u) /* more than the thread's ring: all slots pass from one communicator to the other */
 
 static volatile unsigned signals;
 static _Atomic uint64_t told;
@@ -70,7 +73,8 @@ static void test_an_end(void)
 	}
 	come_in(0);
 	ok(!most_too_many && enqueued(0) == atomic_load(&told),
-	   "an operation that ends just now is not counted as over and in flight (%llu too many of %llu)",
+	   "an operation that ends just now is not counted as over and in flight (%llu too many of "
+	   "%llu)",
 	   (unsigned long long)most_too_many, (unsigned long long)atomic_load(&told));
 }
 
@@ -88,8 +92,8 @@ static void test_a_giving_up(void)
 		track_end_untimed(&track, op, op->generation, TRACK_SLOT_FREE);
 	}
 	come_in(0);
-	ok(!most_too_many && enqueued(0) == atomic_load(&told), "nor one that is given up (%llu too many)",
-	   (unsigned long long)most_too_many);
+	ok(!most_too_many && enqueued(0) == atomic_load(&told),
+	   "nor one that is given up (%llu too many)", (unsigned long long)most_too_many);
 }
 
 static void *in_flight[CROWD];
@@ -119,7 +123,8 @@ static void test_a_slot_that_passes_on(void)
 	uint64_t most = 0, worst = 0;
 
 	begin();
-	other = comms_add(&track, &(struct comm_fields){ .id = 8, .name = "o", .nranks = 8, .nnodes = 2, .rank = 3 });
+	other = comms_add(&track, &(struct comm_fields){
+				      .id = 8, .name = "o", .nranks = 8, .nnodes = 2, .rank = 3 });
 	for (unsigned i = 0; i < CROWDS; i++) {
 		begin_crowd(comm);
 		end_crowd();
@@ -131,7 +136,8 @@ static void test_a_slot_that_passes_on(void)
 		look_at(0, most);
 		worst = most_too_many > worst ? most_too_many : worst;
 	}
-	ok(!worst && enqueued(1) == most, "nor is one that begins just now counted for whom the slot had before (%llu too many)",
+	ok(!worst && enqueued(1) == most,
+	   "nor is one that begins just now counted for whom the slot had before (%llu too many)",
 	   (unsigned long long)worst);
 }
 

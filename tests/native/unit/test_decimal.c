@@ -75,7 +75,8 @@ static void test_means(void)
 		for (int mantissa = 256; mantissa < 2048; mantissa++)
 			compare(ldexp(mantissa, exponent - 9));
 	for (int i = 0; i < 40000; i++)
-		compare(rounding_binary(ldexp((double)next_random(), -(int)(next_random() % 96)), 9 + 2 * (i & 1)));
+		compare(rounding_binary(ldexp((double)next_random(), -(int)(next_random() % 96)),
+		                        9 + 2 * (i & 1)));
 	all_equal("numbers of few binary digits");
 }
 
@@ -102,7 +103,8 @@ static void test_any_double(void)
 
 		memcpy(&value, &bits, sizeof(value));
 		compare(value);
-		bits = (bits & ((UINT64_C(1) << 52) - 1)) | (1023 - 30 + next_random() % 90) << 52; /* 2^-30 to 2^60 */
+		bits = (bits & ((UINT64_C(1) << 52) - 1)) | (1023 - 30 + next_random() % 90)
+		                                                << 52; /* 2^-30 to 2^60 */
 		memcpy(&value, &bits, sizeof(value));
 		compare(value);
 	}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations on their way to the samples: in order, each once, the newest dropped when there is no room. */
+/* Operations on their way to the samples: in order, each once, the newest dropped when there is no
+ * room. */
 #include <pthread.h>
 #include <sched.h>
 
@@ -38,7 +39,8 @@ static bool push(unsigned comm, uint64_t number)
 /* The next one of a communicator, 0: there is none. */
 static uint64_t pull(unsigned comm)
 {
-	const struct box_sample *end = ends_peek(&ends, comm, atomic_load(&box.comms[comm].end_place));
+	const struct box_sample *end =
+	    ends_peek(&ends, comm, atomic_load(&box.comms[comm].end_place));
 	uint64_t number = end ? end->start_ns : 0;
 
 	if (end && (end->stop_ns != number + comm || end->index != (uint32_t)number))
@@ -62,7 +64,8 @@ static void test_order(void)
 	bool in_order = true;
 
 	begin();
-	ok(!pull(0) && chunks_free() == ENDS_CHUNKS, "at first there is nothing, and no chunk is taken");
+	ok(!pull(0) && chunks_free() == ENDS_CHUNKS,
+	   "at first there is nothing, and no chunk is taken");
 	for (uint64_t i = 1; i <= 10 * ROOM; i++) {
 		in_order = in_order && push(0, i) && (i % 7 || push(1, i));
 		if (i % 50 == 0) {
@@ -74,7 +77,8 @@ static void test_order(void)
 		}
 	}
 	ok(in_order, "what is read comes in the order in which it was written, ten times around");
-	ok(chunks_free() >= ENDS_CHUNKS - 4, "and what was read is free again (%u chunks)", chunks_free());
+	ok(chunks_free() >= ENDS_CHUNKS - 4, "and what was read is free again (%u chunks)",
+	   chunks_free());
 	ok(!ends.lost[0] && !ends.lost[1], "nothing was dropped");
 }
 
@@ -105,8 +109,10 @@ static void test_full(void)
 	push(5, 1);
 	while (push(0, pushed + 1) && pushed < 2 * ROOM)
 		pushed++;
-	ok(pushed == ROOM - ENDS_CHUNK, "one may take all chunks but those of others (%llu)", (unsigned long long)pushed);
-	ok(!push(0, 7777) && ends.lost[0] == 2 && !ends.lost[5], "then the newest is dropped and counted");
+	ok(pushed == ROOM - ENDS_CHUNK, "one may take all chunks but those of others (%llu)",
+	   (unsigned long long)pushed);
+	ok(!push(0, 7777) && ends.lost[0] == 2 && !ends.lost[5],
+	   "then the newest is dropped and counted");
 	ok(push(5, 2), "others still have the rest of their chunk");
 	for (uint64_t i = 1; i <= ENDS_CHUNK + 1; i++)
 		in_order = in_order && pull(0) == i;
@@ -156,8 +162,9 @@ static void test_threads(void)
 		pthread_join(threads[i], NULL);
 	ok(in_order, "between threads each comes once, whole and in order");
 	for (unsigned i = 0; i < PRODUCERS; i++)
-		ok(taken[i] + ends.lost[comms[i]] == EACH && taken[i], "of communicator %u all are there or counted (%llu dropped)",
-		   comms[i], (unsigned long long)ends.lost[comms[i]]);
+		ok(taken[i] + ends.lost[comms[i]] == EACH && taken[i],
+		   "of communicator %u all are there or counted (%llu dropped)", comms[i],
+		   (unsigned long long)ends.lost[comms[i]]);
 }
 
 int main(void)

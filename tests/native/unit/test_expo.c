@@ -44,10 +44,11 @@ static void begin(void)
 	printable_copy(config.cluster, sizeof(config.cluster), "sandbox");
 	config_cut_nodelist(config.nodelist, "n[1-4]");
 	box_open(&box, -1, "0", &error);
-	box.header->gpu[0] = (struct box_gpu){ .uuid = "GPU-1", .minor = 3, .used = 1, .label = "GPU3" };
+	box.header->gpu[0] =
+	    (struct box_gpu){ .uuid = "GPU-1", .minor = 3, .used = 1, .label = "GPU3" };
 	printable_copy(box.header->plugin_version, sizeof(box.header->plugin_version), "1.2.3");
 	track_init(&track, &box, clock_calibrate(),
-		   &(struct track_options){ .p2p = true, .timing = BOX_TIMING_GPU });
+	           &(struct track_options){ .p2p = true, .timing = BOX_TIMING_GPU });
 	expo.box = &box;
 	expo.config = &config;
 	expo.api = 7;
@@ -56,15 +57,21 @@ static void begin(void)
 
 static void *add_comm(const char *name)
 {
-	return comms_add(&track, &(struct comm_fields){ .id = next_id, .name = name, .nranks = 8, .nnodes = 4, .rank = 5 });
+	return comms_add(&track,
+	                 &(struct comm_fields){
+			     .id = next_id, .name = name, .nranks = 8, .nnodes = 4, .rank = 5 });
 }
 
 static void operate(void *comm, const char *func, int peer, uint64_t bytes, uint64_t ns)
 {
 	void *op = track_operation(&track, comm,
-				   &(struct event){ .peer = peer, .func = func, .datatype = "ncclInt8",
-						    .algo = "RING", .proto = "SIMPLE", .count = bytes,
-						    .channels = 1 });
+	                           &(struct event){ .peer = peer,
+	                                            .func = func,
+	                                            .datatype = "ncclInt8",
+	                                            .algo = "RING",
+	                                            .proto = "SIMPLE",
+	                                            .count = bytes,
+	                                            .channels = 1 });
 	uint64_t now = track_now_ns(&track);
 
 	track_kernel_stop(&track, track_kernel_start(&track, op, 0, now), now + ns);
@@ -97,9 +104,10 @@ static void test_a_collective(void)
 	operate(comm, "AllReduce", -1, 1 << 20, 4000000);
 	render();
 	ok(count("nccl_bus_bandwidth_gbs{version=\"v7.1\",cluster=\"sandbox\",slurm_job_id=\"42\","
-		 "slurm_nodelist=\"n[1-4]\",node=\"n1\",gpu=\"GPU3\",rank=\"5\",comm=\"0xabc\",comm_name=\"dp\","
-		 "n_nodes=\"4\",nranks=\"8\",collective=\"AllReduce\",message_size=\"1-2MB\","
-		 "algo_proto=\"RING_SIMPLE\"} 0.91796875\n") == 1,
+	         "slurm_nodelist=\"n[1-4]\",node=\"n1\",gpu=\"GPU3\",rank=\"5\",comm=\"0xabc\","
+	         "comm_name=\"dp\","
+	         "n_nodes=\"4\",nranks=\"8\",collective=\"AllReduce\",message_size=\"1-2MB\","
+	         "algo_proto=\"RING_SIMPLE\"} 0.91796875\n") == 1,
 	   "bandwidth is the geometric mean: sqrt(1.835 * 0.459) GB/s, every label there");
 	ok(count("nccl_collective_exec_time_microseconds{") == 1 && count("\"} 2500\n") == 1,
 	   "time is the arithmetic mean");
@@ -107,9 +115,11 @@ static void test_a_collective(void)
 	ok(count("nccl_collective_busy_seconds_total{") == 1 && count("} 0.0048828125\n") == 1,
 	   "busy seconds come in steps of 2^-10");
 	render();
-	ok(!count("nccl_bus_bandwidth_gbs") && !count("exec_time"), "a window without operations has no mean");
+	ok(!count("nccl_bus_bandwidth_gbs") && !count("exec_time"),
+	   "a window without operations has no mean");
 	ok(count("} 2097152\n") == 1, "but the counters stay");
-	ok(!strcmp(text.data + text.length - 6, "# EOF\n"), "the last line says that the file is whole");
+	ok(!strcmp(text.data + text.length - 6, "# EOF\n"),
+	   "the last line says that the file is whole");
 }
 
 static void test_families(void)
@@ -121,15 +131,18 @@ static void test_families(void)
 	operate(comm, "Send", 6, 65536, 1000000);
 	operate(comm, "Broadcast", -1, 65536, 1000000);
 	render();
-	ok(count("# HELP ") == count("# TYPE ") && count("# TYPE nccl_bus_bandwidth_gbs gauge\n") == 1,
+	ok(count("# HELP ") == count("# TYPE ") &&
+	       count("# TYPE nccl_bus_bandwidth_gbs gauge\n") == 1,
 	   "each family has one HELP and one TYPE");
-	ok(count("\np2p_operation") == 0 && count("p2p_operation=\"Send\",message_size=\"64-128KB\"} ") == 5,
+	ok(count("\np2p_operation") == 0 &&
+	       count("p2p_operation=\"Send\",message_size=\"64-128KB\"} ") == 5,
 	   "a Send has five series and no algorithm");
 	ok(count("collective=\"AllGather\"") == 5, "so has an AllGather");
-	ok(count("nccl_communicator_operations_completed_total{") == 1 && count("reason=\"") == BOX_DROPS &&
-		   !count("(null)"),
+	ok(count("nccl_communicator_operations_completed_total{") == 1 &&
+	       count("reason=\"") == BOX_DROPS && !count("(null)"),
 	   "communicator and drops are there");
-	ok(count("gpu_uuid=\"GPU-1\"") == 1 && count("process=\"0_") > 1, "and the GPU and the process");
+	ok(count("gpu_uuid=\"GPU-1\"") == 1 && count("process=\"0_") > 1,
+	   "and the GPU and the process");
 }
 
 static void test_hostile_names(void)
@@ -161,8 +174,12 @@ static void add_net(unsigned row, uint32_t comm, int peer, bool is_send, uint64_
 {
 	struct box_net *net = &box.nets[row];
 
-	*net = (struct box_net){ .steps = 10, .comm = comm, .peer = peer, .is_send = is_send,
-				 .comm_generation = box.comms[comm].generation, .used = 1 };
+	*net = (struct box_net){ .steps = 10,
+	                         .comm = comm,
+	                         .peer = peer,
+	                         .is_send = is_send,
+	                         .comm_generation = box.comms[comm].generation,
+	                         .used = 1 };
 	net->ns[is_send ? BOX_NET_PEER : BOX_NET_FLUSH] = ns;
 }
 
@@ -183,10 +200,10 @@ static void test_cap(void)
 	unsigned of_keys = 5 * KEYS_OWN + 4 * 7;
 	uint64_t dropped = atomic_load(&box.header->series_dropped);
 
-	ok(series <= PROM_MAX_SERIES && series > PROM_MAX_SERIES - 5, "a GPU has at most %u series (%u)",
-	   PROM_MAX_SERIES, series);
-	ok(dropped == of_keys + of_comms - (series - 9 - BOX_DROPS), "what is left out is counted (%lu)",
-	   (unsigned long)dropped);
+	ok(series <= PROM_MAX_SERIES && series > PROM_MAX_SERIES - 5,
+	   "a GPU has at most %u series (%u)", PROM_MAX_SERIES, series);
+	ok(dropped == of_keys + of_comms - (series - 9 - BOX_DROPS),
+	   "what is left out is counted (%lu)", (unsigned long)dropped);
 	ok(count("comm=\"0xad0\"") == 7 * 5, "the busiest have series");
 	for (unsigned row = 0; row < BOX_NETS; row++)
 		add_net(row, row % 40, (int)row, row % 2, 1000);
@@ -209,7 +226,8 @@ static void test_equal_communicators(void)
 	comms_remove(&track, first);
 	operate(add_comm("second"), "AllReduce", -1, 65536, 1000);
 	render();
-	ok(!count("\"first\"") && count("comm_name=\"second\"") >= 10 && atomic_load(&box.header->series_dropped) > 0,
+	ok(!count("\"first\"") && count("comm_name=\"second\"") >= 10 &&
+	       atomic_load(&box.header->series_dropped) > 0,
 	   "of two communicators with one id and rank the newer has the series");
 }
 
@@ -262,46 +280,64 @@ static void test_untimed(void)
 
 	operate(comm, "Send", 5, 65536, 1000);
 	operate(comm, "Send", 5, 65536, 1000);
-	track_copy_engine(&track, comm, &(struct abi_ce_coll){ .func = "AllGather", .datatype = "ncclInt8", .count = 65536 });
+	track_copy_engine(
+	    &track, comm,
+	    &(struct abi_ce_coll){ .func = "AllGather", .datatype = "ncclInt8", .count = 65536 });
 	operate(comm, "AllReduce", -1, 65536, 1000);
 	render();
-	ok(value_of("nccl_p2p_untimed_operations_total") == 2 && value_of("nccl_p2p_untimed_bytes_total") == 131072,
+	ok(value_of("nccl_p2p_untimed_operations_total") == 2 &&
+	       value_of("nccl_p2p_untimed_bytes_total") == 131072,
 	   "Sends to itself are counted apart");
-	ok(!count("nccl_p2p_operations_total") && !count("nccl_p2p_bytes_total") && !count("nccl_p2p_busy"),
+	ok(!count("nccl_p2p_operations_total") && !count("nccl_p2p_bytes_total") &&
+	       !count("nccl_p2p_busy"),
 	   "and not among those with a time");
-	ok(value_of("nccl_collective_untimed_operations_total") == 1 && count("algo_proto=\"CE\"} 65536\n") == 1,
+	ok(value_of("nccl_collective_untimed_operations_total") == 1 &&
+	       count("algo_proto=\"CE\"} 65536\n") == 1,
 	   "so is what copy engines run, which have no protocol");
-	ok(value_of("nccl_collective_operations_total") == 1 && count("\"AllReduce\"") == 5 && count("\"AllGather\"") == 2,
+	ok(value_of("nccl_collective_operations_total") == 1 && count("\"AllReduce\"") == 5 &&
+	       count("\"AllGather\"") == 2,
 	   "a kind of operation has the series that it has values for");
 }
 
 static void test_grouped(void)
 {
 	begin();
-	void *comm = add_comm("moe"), *group = track_group_start(&track, comm), *call = NULL, *ops[8];
+	void *comm = add_comm("moe"), *group = track_group_start(&track, comm), *call = NULL,
+	     *ops[8];
 	uint64_t now = track_now_ns(&track);
 
 	for (int peer = 0; peer < 8; peer++)
 		call = track_p2p_call(&track, comm, group);
 	for (int peer = 0; peer < 8; peer++)
-		ops[peer] = track_operation(&track, comm, &(struct event){
-					.peer = peer, .func = "Send", .datatype = "ncclInt8", .count = 65536,
-					.channels = 1, .parent = call });
+		ops[peer] = track_operation(&track, comm,
+		                            &(struct event){ .peer = peer,
+		                                             .func = "Send",
+		                                             .datatype = "ncclInt8",
+		                                             .count = 65536,
+		                                             .channels = 1,
+		                                             .parent = call });
 	track_group_stop(&track, group);
 	for (int peer = 0; peer < 8; peer++)
-		track_kernel_stop(&track, track_kernel_start(&track, ops[peer], 0, now), now + 1000);
+		track_kernel_stop(&track, track_kernel_start(&track, ops[peer], 0, now),
+		                  now + 1000);
 	render();
-	ok(count("collective=\"Scatter\",message_size=\"512-1024KB\",algo_proto=\"GROUP\"} ") == 5 &&
-		   count("p2p_operation=\"Send\"") >= 5,
+	ok(count("collective=\"Scatter\",message_size=\"512-1024KB\",algo_proto=\"GROUP\"} ") ==
+	           5 &&
+	       count("p2p_operation=\"Send\"") >= 5,
 	   "a group of Sends is an operation of its own, without a protocol");
 }
 
 /* Half a second of waiting, a quarter of work. */
 static void operate_in_phases(void *comm, const char *func, int peer)
 {
-	void *op = track_operation(&track, comm, &(struct event){ .peer = peer, .func = func, .count = 65536,
-								  .datatype = "ncclInt8", .algo = "RING",
-								  .proto = "SIMPLE", .channels = 1 });
+	void *op = track_operation(&track, comm,
+	                           &(struct event){ .peer = peer,
+	                                            .func = func,
+	                                            .count = 65536,
+	                                            .datatype = "ncclInt8",
+	                                            .algo = "RING",
+	                                            .proto = "SIMPLE",
+	                                            .channels = 1 });
 	uint64_t now = track_now_ns(&track);
 	void *kernel = track_kernel_start(&track, op, 0, now);
 
@@ -320,8 +356,8 @@ static void test_waiting(void)
 	operate_in_phases(comm, "AllReduce", EVENT_NO_PEER);
 	render();
 	ok(value_of("nccl_collective_wait_seconds_total") == 0.5 &&
-		   value_of("nccl_collective_wait_operations_total") == 1 &&
-		   value_of("nccl_collective_operations_total") == 2,
+	       value_of("nccl_collective_wait_operations_total") == 1 &&
+	       value_of("nccl_collective_operations_total") == 2,
 	   "waiting is of the operations that told of it");
 }
 
@@ -341,17 +377,19 @@ static void test_network(void)
 	add_net(12, 1, 3, false, 1000000000);
 	render();
 	ok(count("comm_name=\"dp\",peer=\"6\",direction=\"send\",state=\"peer\"} 2.5\n") == 1 &&
-		   count("peer=\"6\",direction=\"send\",state=\"") == 3 && !count("send\",state=\"flush"),
+	       count("peer=\"6\",direction=\"send\",state=\"") == 3 &&
+	       !count("send\",state=\"flush"),
 	   "a sender waits for its GPU, the receiver's credit and the wire");
-	ok(count("peer=\"4\",direction=\"receive\",state=\"flush\"} 1\n") == 1 && !count("receive\",state=\"peer") &&
-		   count("direction=\"receive\"} 10\n") == 1,
+	ok(count("peer=\"4\",direction=\"receive\",state=\"flush\"} 1\n") == 1 &&
+	       !count("receive\",state=\"peer") && count("direction=\"receive\"} 10\n") == 1,
 	   "a receiver for the wire, the flush and its GPU");
 	ok(!count("peer=\"3\""), "what is of an earlier communicator or another GPU is not shown");
 	for (unsigned row = 0; row < BOX_NETS; row++)
 		add_net(row, 0, (int)row, row % 2, (row * 7 % BOX_NETS) * 1000000000ull);
 	render();
-	ok(count("\nnccl_network_") == PROM_MAX_NET && count("direction=\"send\",state=\"peer\"} 255\n") == 1 &&
-		   count("state=\"flush\"} 0\n") == 0,
+	ok(count("\nnccl_network_") == PROM_MAX_NET &&
+	       count("direction=\"send\",state=\"peer\"} 255\n") == 1 &&
+	       count("state=\"flush\"} 0\n") == 0,
 	   "many peers: %u series of those that waited longest", PROM_MAX_NET);
 }
 
@@ -373,10 +411,11 @@ static void test_labels(void)
 	operate(comm, "Broadcast", -1, 65536, 500000000);
 	render();
 	ok(count("process=\"0_") && count(",label=\"user_tag\",value=\"7\"} 2\n") == 1 &&
-		   count(",label=\"user_tag\",value=\"7\"} 128\n") == 1 && count(",label=\"kernel\",value=\"LDMC\"} 1\n") == 1,
+	       count(",label=\"user_tag\",value=\"7\"} 128\n") == 1 &&
+	       count(",label=\"kernel\",value=\"LDMC\"} 1\n") == 1,
 	   "operations and bytes have the application's tag, and the kernel");
 	ok(count(",comm_name=\"dp\",collective=\"Broadcast\",root=\"0\"} 1\n") == 1 &&
-		   value_of("nccl_root_busy_seconds_total") == 0.5,
+	       value_of("nccl_root_busy_seconds_total") == 0.5,
 	   "a Broadcast has its root");
 	box.labels[BOX_LABEL_USER_TAGS - 2] = box.labels[0];
 	render();
@@ -390,8 +429,8 @@ static void test_labels(void)
 		for (unsigned j = 0; j < i; j++)
 			tell(comm, i, NULL);
 	render();
-	ok(count("\nnccl_label_") + count("\nnccl_root_") == PROM_MAX_LABELS && count("value=\"other\"} ") == 3 &&
-		   !count("value=\"2\""),
+	ok(count("\nnccl_label_") + count("\nnccl_root_") == PROM_MAX_LABELS &&
+	       count("value=\"other\"} ") == 3 && !count("value=\"2\""),
 	   "many labels: %u series, of those with most operations", PROM_MAX_LABELS);
 }
 
@@ -400,7 +439,8 @@ static void test_process(void)
 	begin();
 	add_comm("dp");
 	render();
-	ok(value_of("nccl_inspector_sampling_ratio") == 1 && value_of("nccl_inspector_silent_seconds_total") == 0,
+	ok(value_of("nccl_inspector_sampling_ratio") == 1 &&
+	       value_of("nccl_inspector_silent_seconds_total") == 0,
 	   "as a rule every operation is timed");
 	box.header->sampling = 8;
 	box.header->silent_ns = 3000000000;
@@ -408,12 +448,15 @@ static void test_process(void)
 	box.header->json_lines = 77;
 	box.header->dropped[BOX_DROP_JSON] = 5;
 	render();
-	ok(value_of("nccl_inspector_sampling_ratio") == 0.125 && value_of("nccl_inspector_silent_seconds_total") == 3 &&
-		   value_of("nccl_inspector_hot_seconds_total") == 1.5 && count("reason=\"json\"} 5\n") == 1,
+	ok(value_of("nccl_inspector_sampling_ratio") == 0.125 &&
+	       value_of("nccl_inspector_silent_seconds_total") == 3 &&
+	       value_of("nccl_inspector_hot_seconds_total") == 1.5 &&
+	       count("reason=\"json\"} 5\n") == 1,
 	   "what was not measured is told");
 	config.json = true;
 	render();
-	ok(value_of("nccl_inspector_json_lines_total") == 77, "lines are counted where they are asked for");
+	ok(value_of("nccl_inspector_json_lines_total") == 77,
+	   "lines are counted where they are asked for");
 	config.json = false;
 	render();
 	ok(!count("json_lines"), "and only there");
@@ -424,11 +467,14 @@ static void test_aborted(void)
 	begin();
 	void *comm = add_comm("aborted");
 
-	track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllReduce", .count = 99999,
-						       .channels = 1 });
+	track_operation(
+	    &track, comm,
+	    &(struct event){
+		.peer = EVENT_NO_PEER, .func = "AllReduce", .count = 99999, .channels = 1 });
 	comms_remove(&track, comm);
 	render_later(30);
-	ok(strstr(text.data, "\nnccl_collective_inflight_seconds{") && count("comm_name=\"aborted\"} 0\n") >= 1,
+	ok(strstr(text.data, "\nnccl_collective_inflight_seconds{") &&
+	       count("comm_name=\"aborted\"} 0\n") >= 1,
 	   "what an aborted communicator left has no age");
 	ok(!count("last_progress_timestamp"), "no progress yet is not progress in 1970");
 }
@@ -438,9 +484,13 @@ static void test_in_flight(void)
 	static struct sweep sweep;
 
 	begin();
-	void *comm = add_comm("hung"), *op = track_operation(&track, comm, &(struct event){
-							.peer = EVENT_NO_PEER, .func = "AllReduce", .count = 99999,
-							.datatype = "ncclInt8", .channels = 1 });
+	void *comm = add_comm("hung"),
+	     *op = track_operation(&track, comm,
+	                           &(struct event){ .peer = EVENT_NO_PEER,
+	                                            .func = "AllReduce",
+	                                            .count = 99999,
+	                                            .datatype = "ncclInt8",
+	                                            .channels = 1 });
 
 	sweep_round(&sweep, &track, clock_ticks());
 	render_later(30);
@@ -448,25 +498,28 @@ static void test_in_flight(void)
 
 	ok(age > 29.9 && age < 30.1, "an operation that hangs has an age (%g s)", age);
 	ok(value_of("nccl_communicator_operations_enqueued_total") == 1 &&
-		   value_of("nccl_communicator_operations_started_total") == 0,
+	       value_of("nccl_communicator_operations_started_total") == 0,
 	   "and has not begun");
 	render_later(31);
-	ok(value_of("nccl_collective_inflight_seconds") > age + 0.9, "the next text has a higher age");
+	ok(value_of("nccl_collective_inflight_seconds") > age + 0.9,
+	   "the next text has a higher age");
 	ok(value_of("nccl_p2p_inflight_seconds") == 0, "and is no Send or Recv");
 	uint64_t now = track_now_ns(&track);
 	void *channel = track_kernel_start(&track, op, 0, now);
 
 	render_later(32);
 	ok(value_of("nccl_communicator_operations_started_total") == 1 &&
-		   value_of("nccl_communicator_operations_completed_total") == 0,
+	       value_of("nccl_communicator_operations_completed_total") == 0,
 	   "once its kernel runs it has begun");
 	prom_window(&expo, clock_ticks(), track.ns_per_tick_q32);
 	track_kernel_stop(&track, channel, now + 1000);
 	prom_text_of_gpu(&expo, 0, &text);
-	ok(value_of("nccl_communicator_operations_started_total") == 1, "and once only, if it ends while the text is written");
+	ok(value_of("nccl_communicator_operations_started_total") == 1,
+	   "and once only, if it ends while the text is written");
 	operate(comm, "AllReduce", -1, 4096, 1000);
 	render();
-	ok(value_of("nccl_communicator_operations_started_total") == 2, "the next one is the second");
+	ok(value_of("nccl_communicator_operations_started_total") == 2,
+	   "the next one is the second");
 }
 
 static void test_posted_receive(void)
@@ -474,11 +527,14 @@ static void test_posted_receive(void)
 	static struct sweep sweep;
 
 	begin();
-	track_operation(&track, add_comm("pp"), &(struct event){ .peer = 1, .func = "Recv", .count = 99999,
-								 .datatype = "ncclInt8", .channels = 1 });
+	track_operation(
+	    &track, add_comm("pp"),
+	    &(struct event){
+		.peer = 1, .func = "Recv", .count = 99999, .datatype = "ncclInt8", .channels = 1 });
 	sweep_round(&sweep, &track, clock_ticks());
 	render_later(3600);
-	ok(value_of("nccl_collective_inflight_seconds") == 0 && value_of("nccl_p2p_inflight_seconds") > 3599,
+	ok(value_of("nccl_collective_inflight_seconds") == 0 &&
+	       value_of("nccl_p2p_inflight_seconds") > 3599,
 	   "a Recv that waits for its Send is no collective that hangs");
 }
 
@@ -493,7 +549,9 @@ static void test_all_metrics(const char *path)
 	operate_in_phases(comm, "AllReduce", EVENT_NO_PEER);
 	operate_in_phases(comm, "Send", 6);
 	operate(comm, "Send", 5, 65536, 1000);
-	track_copy_engine(&track, comm, &(struct abi_ce_coll){ .func = "AllGather", .datatype = "ncclInt8", .count = 65536 });
+	track_copy_engine(
+	    &track, comm,
+	    &(struct abi_ce_coll){ .func = "AllGather", .datatype = "ncclInt8", .count = 65536 });
 	add_net(0, 0, 6, true, 1000000000);
 	add_net(1, 0, 4, false, 1000000000);
 	operate(comm, "Broadcast", EVENT_NO_PEER, 65536, 1000);
@@ -501,7 +559,8 @@ static void test_all_metrics(const char *path)
 	render();
 	FILE *file = path ? fopen(path, "w") : NULL;
 
-	ok(!path || (file && fwrite(text.data, text.length, 1, file) == 1), "a text with every metric");
+	ok(!path || (file && fwrite(text.data, text.length, 1, file) == 1),
+	   "a text with every metric");
 	if (file)
 		fclose(file);
 }

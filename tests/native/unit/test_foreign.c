@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handles that are not ours, or not any more, and calls that nobody asked for. What the fuzzer has found. */
+/* Handles that are not ours, or not any more, and calls that nobody asked for. What the fuzzer has
+ * found. */
 #include "inspector.h"
 #include "trackbox.h"
 
@@ -9,13 +10,14 @@ static void test_nothing_is_set_up(void)
 	void *group = handle_of(5ull << HANDLE_NUMBER_SHIFT | HANDLE_GROUP);
 
 	ok(!track_kernel_start(&inspector_track, NULL, 3, 1000) &&
-		   !track_kernel_start(&inspector_track, handle_of(HANDLE_OPERATION), 3, 1000),
+	       !track_kernel_start(&inspector_track, handle_of(HANDLE_OPERATION), 3, 1000),
 	   "before there is a box a channel is not followed");
 	track_kernel_stop(&inspector_track, NULL, 2000);
 	track_kernel_stop(&inspector_track, handle_of(HANDLE_KERNEL), 2000);
 	track_group_stop(&inspector_track, group);
-	ok(!track_operation(&inspector_track, NULL, &(struct event){ .peer = EVENT_NO_PEER, .count = 1 }) &&
-		   !track_group_start(&inspector_track, NULL),
+	ok(!track_operation(&inspector_track, NULL,
+	                    &(struct event){ .peer = EVENT_NO_PEER, .count = 1 }) &&
+	       !track_group_start(&inspector_track, NULL),
 	   "nor is an operation");
 }
 
@@ -29,7 +31,8 @@ static bool pool_is_untouched(void)
 static void test_other_words(void)
 {
 	void *const words[] = { handle_of(HANDLE_OPERATION), handle_of(HANDLE_KERNEL),
-		                handle_of(7ull << HANDLE_SLOT_SHIFT | HANDLE_OPERATION), handle_of(UINT64_MAX) };
+	                        handle_of(7ull << HANDLE_SLOT_SHIFT | HANDLE_OPERATION),
+	                        handle_of(UINT64_MAX) };
 
 	begin();
 	memcpy(new_pool, box.ops, sizeof(new_pool));
@@ -38,7 +41,8 @@ static void test_other_words(void)
 		stop(words[i], 2000);
 	}
 	kernel(comm, 0, 1000);
-	ok(pool_is_untouched(), "a context or any other word is no operation, in a new slot either");
+	ok(pool_is_untouched(),
+	   "a context or any other word is no operation, in a new slot either");
 }
 
 static void test_an_operation_of_an_earlier_communicator(void)
@@ -50,9 +54,10 @@ static void test_an_operation_of_an_earlier_communicator(void)
 
 	comms_remove(&track, comm);
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		comms_add(&track, &(struct comm_fields){ .id = 100 + i, .name = "later", .nranks = 8 });
+		comms_add(&track,
+		          &(struct comm_fields){ .id = 100 + i, .name = "later", .nranks = 8 });
 	ok(track_end_untimed(&track, &box.ops[slot], box.ops[slot].generation, TRACK_SLOT_FREE) &&
-		   dropped(BOX_DROP_EXPIRED) == before + 1,
+	       dropped(BOX_DROP_EXPIRED) == before + 1,
 	   "one that is given up when its record serves another communicator is counted");
 	ok(!box.comms[0].untimed, "and is none of that communicator's");
 }

@@ -35,8 +35,8 @@ static void test_within_the_budget(void)
 	begin(PERCENT_PPM);
 	seconds(3600, PERCENT_PPM - 10, 0);
 	ok(guard.every == 1 && !changes, "within the budget every operation is measured");
-	ok(guard.share_ppm > PERCENT_PPM - 20 && guard.share_ppm <= PERCENT_PPM, "the share is known (%u)",
-	   guard.share_ppm);
+	ok(guard.share_ppm > PERCENT_PPM - 20 && guard.share_ppm <= PERCENT_PPM,
+	   "the share is known (%u)", guard.share_ppm);
 }
 
 static void test_above_the_budget(void)
@@ -77,7 +77,8 @@ static void test_a_load_that_comes_and_goes(void)
 		seconds(35, PERCENT_PPM / 10, 0);
 		seconds(5, 2 * PERCENT_PPM, 0);
 	}
-	ok(changes <= 16, "a load that returns every 40 s changes it seldom (%u times an hour)", changes);
+	ok(changes <= 16, "a load that returns every 40 s changes it seldom (%u times an hour)",
+	   changes);
 	ok(guard.every == 2, "and less is measured meanwhile");
 	seconds(3600, PERCENT_PPM / 10, 0);
 	ok(guard.every == 1, "but not for ever");

@@ -17,7 +17,8 @@
 #define SOON_MS 200u
 #define LATER_MS 20000u
 
-static char missing[] = "/nonexistent/hook", folder[] = "/tmp/nccl-inspector-hooks-XXXXXX", script[64], note[64];
+static char missing[] = "/nonexistent/hook", folder[] = "/tmp/nccl-inspector-hooks-XXXXXX",
+	    script[64], note[64];
 
 static unsigned int now_ms(void)
 {
@@ -102,7 +103,8 @@ static void ends(void)
 	chmod(script, 0644);
 	if (geteuid())
 		return;
-	ok(WEXITSTATUS(hooks_run(become, script, LATER_MS)) == 98, "nor one that is not executable");
+	ok(WEXITSTATUS(hooks_run(become, script, LATER_MS)) == 98,
+	   "nor one that is not executable");
 }
 
 /* Whether a process that ignores what it can, and has let go of everything, is gone soon. */
@@ -211,10 +213,12 @@ static void signals(void)
 	sigprocmask(SIG_SETMASK, &all, NULL);
 	unsigned long long blocked = 1, ignored = 1;
 
-	ok(sscanf(read_note(), "SigBlk: %llx SigIgn: %llx", &blocked, &ignored) == 2 && !blocked && !(ignored & ~OF_GLIBC),
+	ok(sscanf(read_note(), "SigBlk: %llx SigIgn: %llx", &blocked, &ignored) == 2 && !blocked &&
+	       !(ignored & ~OF_GLIBC),
 	   "no signal is blocked or ignored (%llx, %llx)", blocked, ignored);
 	signal(SIGCHLD, SIG_IGN);
-	ok(hooks_run(nothing, NULL, LATER_MS) == 0, "a host that ignores SIGCHLD is not waited for");
+	ok(hooks_run(nothing, NULL, LATER_MS) == 0,
+	   "a host that ignores SIGCHLD is not waited for");
 	signal(SIGCHLD, SIG_DFL);
 }
 

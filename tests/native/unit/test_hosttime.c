@@ -43,13 +43,15 @@ static void test_calls(void)
 	begin_host(true);
 	calls = &box.header->calls;
 	call(0, 5 * MS);
-	ok(calls->count == 1 && calls->ns >= 5 * MS && calls->max_ns == calls->ns, "a call counts from ncclGroupEnd on");
+	ok(calls->count == 1 && calls->ns >= 5 * MS && calls->max_ns == calls->ns,
+	   "a call counts from ncclGroupEnd on");
 	uint64_t first_ns = calls->ns, since = clock_ticks();
 
 	call(30 * MS, 0);
 	uint64_t took_ns = clock_ticks_to_ns(clock_ticks() - since, track.ns_per_tick_q32);
 
-	ok(calls->count == 2 && calls->ns - first_ns <= took_ns - 30 * MS, "and not what the application does in its group");
+	ok(calls->count == 2 && calls->ns - first_ns <= took_ns - 30 * MS,
+	   "and not what the application does in its group");
 	call(0, 0);
 	ok(calls->count == 3 && calls->max_ns < calls->ns, "the longest one stands");
 	hosttime_call_over(&host, track_group_start(&track, comm));
@@ -64,7 +66,8 @@ static void test_launches(void)
 	pass(2 * MS);
 	hosttime_launch_over(&host, launch);
 	hosttime_launch_over(&host, launch);
-	ok(box.header->launches.count == 1 && box.header->launches.ns >= 2 * MS, "a launch is counted once");
+	ok(box.header->launches.count == 1 && box.header->launches.ns >= 2 * MS,
+	   "a launch is counted once");
 	ok(!box.header->calls.count, "and is no call");
 }
 
@@ -72,7 +75,8 @@ static void test_off(void)
 {
 	begin_host(false);
 	call(0, 0);
-	ok(!hosttime_launch_begins(&host, comm) && !box.header->calls.count, "nothing is taken unasked");
+	ok(!hosttime_launch_begins(&host, comm) && !box.header->calls.count,
+	   "nothing is taken unasked");
 	ok(!hosttime_events(&host, 7), "and NCCL is not asked for launches");
 	track.options.host_time = true;
 	ok(hosttime_events(&host, 5) && !hosttime_events(&host, 4), "asked, it is from v5 on");
@@ -80,8 +84,12 @@ static void test_off(void)
 
 static void test_foreign_handles(void)
 {
-	static const uint64_t words[] = { 0, 5, UINT64_MAX, HANDLE_GROUP | 0xffffull << HANDLE_COMM_SHIFT,
-					  HANDLE_LAUNCH | 0xffffull << HANDLE_COMM_SHIFT, HANDLE_OPERATION };
+	static const uint64_t words[] = { 0,
+	                                  5,
+	                                  UINT64_MAX,
+	                                  HANDLE_GROUP | 0xffffull << HANDLE_COMM_SHIFT,
+	                                  HANDLE_LAUNCH | 0xffffull << HANDLE_COMM_SHIFT,
+	                                  HANDLE_OPERATION };
 
 	begin_host(true);
 	for (unsigned i = 0; i < sizeof(words) / sizeof(*words); i++) {
@@ -90,7 +98,8 @@ static void test_foreign_handles(void)
 		hosttime_launch_over(&host, handle_of(words[i]));
 		hosttime_launch_begins(&host, handle_of(words[i] | 0xffff));
 	}
-	ok(!box.header->calls.count && !box.header->launches.count, "handles that are not ours count nothing");
+	ok(!box.header->calls.count && !box.header->launches.count,
+	   "handles that are not ours count nothing");
 	void *group = track_group_start(&track, comm);
 
 	hosttime_call_begins(&host, group);
@@ -119,7 +128,8 @@ static void test_threads(void)
 	pthread_t other;
 
 	begin_host(true);
-	void *second = comms_add(&track, &(struct comm_fields){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2 });
+	void *second = comms_add(
+	    &track, &(struct comm_fields){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2 });
 
 	pthread_create(&other, NULL, many_calls, second);
 	many_calls(comm);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inspector's life in a process: first and last communicator, very many, forked children, a program with much
- * thread-local data, the process-wide mask, and all of it while the site has the inspector disabled. */
+/* The inspector's life in a process: first and last communicator, very many, forked children, a
+ * program with much thread-local data, the process-wide mask, and all of it while the site has the
+ * inspector disabled. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -34,8 +35,9 @@ static void *make(uint64_t id)
 {
 	void *context;
 
-	inspector_init(&(struct inspector_comm){ .api = 7, .fields = { .id = id, .nranks = 2, .name = "c" } }, &context,
-		       &mask);
+	inspector_init(
+	    &(struct inspector_comm){ .api = 7, .fields = { .id = id, .nranks = 2, .name = "c" } },
+	    &context, &mask);
 	return context;
 }
 
@@ -85,7 +87,8 @@ static void test_life(void)
 	inspector_finalize(second);
 	uint64_t took_ms = (clock_ns(CLOCK_MONOTONIC) - begin) / 1000000;
 
-	ok(took_ms <= 150, "the last destroy waits for little (%llu ms)", (unsigned long long)took_ms);
+	ok(took_ms <= 150, "the last destroy waits for little (%llu ms)",
+	   (unsigned long long)took_ms);
 	inspector_finalize(NULL);
 	inspector_finalize((void *)0xdeadbeef);
 	ok(true, "contexts that are not ours are no harm");
@@ -105,7 +108,8 @@ static void test_the_mask_of_others(void)
 	pthread_join(maker, NULL);
 	pthread_join(watcher, NULL);
 	atomic_store(&over, false);
-	ok(zeros == 0, "making a communicator does not stop the measuring of others (%llu)", (unsigned long long)zeros);
+	ok(zeros == 0, "making a communicator does not stop the measuring of others (%llu)",
+	   (unsigned long long)zeros);
 	inspector_finalize(mine);
 }
 
@@ -165,8 +169,9 @@ static void *make_with(int *its_mask)
 {
 	void *context;
 
-	inspector_init(&(struct inspector_comm){ .api = 7, .fields = { .id = 9, .nranks = 2, .name = "c" } }, &context,
-		       its_mask);
+	inspector_init(
+	    &(struct inspector_comm){ .api = 7, .fields = { .id = 9, .nranks = 2, .name = "c" } },
+	    &context, its_mask);
 	return context;
 }
 
@@ -177,14 +182,17 @@ static void test_further_lives(void)
 	unsigned bad = 0;
 
 	for (unsigned i = 0; i < 100; i++) {
-		int *its_mask = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		int *its_mask =
+		    mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		void *context = make_with(its_mask);
 
-		bad += !context || *its_mask != WANTED || inspector_track.box->header->state != BOX_LIVE;
+		bad += !context || *its_mask != WANTED ||
+		       inspector_track.box->header->state != BOX_LIVE;
 		inspector_finalize(context);
 		munmap(its_mask, page);
 	}
-	ok(!bad && inspector_track.box->header->state == BOX_FINALIZED, "NCCL may be used again and again (%u)", bad);
+	ok(!bad && inspector_track.box->header->state == BOX_FINALIZED,
+	   "NCCL may be used again and again (%u)", bad);
 	uint64_t took_ms = (clock_ns(CLOCK_MONOTONIC) - begin) / 1000000;
 
 	ok(took_ms < 10000, "a hundred ends take %llu ms", (unsigned long long)took_ms);
@@ -216,7 +224,8 @@ static void test_very_many(void)
 	uint64_t before = 0, created = inspector_track.box->header->comms_created;
 
 	/* An emulator takes its time. */
-	const uint64_t very_many = getenv("NCCL_INSPECTOR_TEST_EMULATED") ? VERY_MANY / 20 : VERY_MANY;
+	const uint64_t very_many =
+	    getenv("NCCL_INSPECTOR_TEST_EMULATED") ? VERY_MANY / 20 : VERY_MANY;
 
 	for (uint64_t i = 0; i < very_many; i++) {
 		inspector_finalize(some[i % 4]);
@@ -226,12 +235,14 @@ static void test_very_many(void)
 	}
 	for (unsigned i = 0; i < 4; i++)
 		inspector_finalize(some[i]);
-	ok(inspector_track.box->header->comms_created == created + very_many && mask_now() == WANTED,
+	ok(inspector_track.box->header->comms_created == created + very_many &&
+	       mask_now() == WANTED,
 	   "%llu communicators in a life", (unsigned long long)very_many);
 	int64_t grown = (int64_t)(resident_pages() - before);
 
 	/* An emulator's memory grows with what it has translated. */
-	ok(grown < MOST_PAGES || getenv("NCCL_INSPECTOR_TEST_EMULATED"), "take no memory (%lld pages)", (long long)grown);
+	ok(grown < MOST_PAGES || getenv("NCCL_INSPECTOR_TEST_EMULATED"),
+	   "take no memory (%lld pages)", (long long)grown);
 	inspector_finalize(mine);
 }
 
@@ -263,12 +274,14 @@ static bool inherits_something(void)
 static void test_another_library(void)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
-	int *its_mask = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int *its_mask =
+	    mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	char path[96];
 	void *mine = make(20), *its = make_with(its_mask), *more = make_with(its_mask);
 	void *beyond[BOX_LIVE_COMMS];
 
-	ok(mine && its && mask_now() == WANTED && *its_mask == WANTED, "two libraries have their masks");
+	ok(mine && its && mask_now() == WANTED && *its_mask == WANTED,
+	   "two libraries have their masks");
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
 		beyond[i] = make_with(its_mask);
 	inspector_finalize(its);
@@ -279,7 +292,8 @@ static void test_another_library(void)
 	munmap(its_mask, page);
 	snprintf(path, sizeof(path), "%s/disabled", dir);
 	close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
-	ok(wait_for_silent(BOX_SILENT_DISABLED) && mask_now() == 0, "without the one the other is still told");
+	ok(wait_for_silent(BOX_SILENT_DISABLED) && mask_now() == 0,
+	   "without the one the other is still told");
 	unlink(path);
 	ok(wait_for_silent(BOX_SILENT_NOT) && mask_now() == WANTED, "of the switch, both ways");
 	ok(inspector_track.box->header->state == BOX_LIVE, "the process lives on");
@@ -312,7 +326,7 @@ static void test_while_disabled(void)
 	}
 	status = child_status(child);
 	ok(!status && inspector_track.box->header->silent == BOX_SILENT_DISABLED &&
-		   inspector_track.box->header->state == BOX_LIVE,
+	       inspector_track.box->header->state == BOX_LIVE,
 	   "a child's exit leaves the parent's silence alone");
 	uint64_t begin = clock_ns(CLOCK_MONOTONIC);
 
@@ -320,11 +334,13 @@ static void test_while_disabled(void)
 	inspector_finalize(more);
 	uint64_t took_ms = (clock_ns(CLOCK_MONOTONIC) - begin) / 1000000;
 
-	ok(took_ms <= 150, "the last destroy waits for little (%llu ms)", (unsigned long long)took_ms);
+	ok(took_ms <= 150, "the last destroy waits for little (%llu ms)",
+	   (unsigned long long)took_ms);
 	mine = make(8);
 	ok(mask_now() == 0, "a further life begins in silence");
 	unlink(path);
-	ok(wait_for_silent(BOX_SILENT_NOT) && mask_now() == WANTED, "which ends when it is enabled");
+	ok(wait_for_silent(BOX_SILENT_NOT) && mask_now() == WANTED,
+	   "which ends when it is enabled");
 	inspector_finalize(mine);
 }
 

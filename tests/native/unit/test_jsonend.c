@@ -21,7 +21,8 @@ static void test_without_an_interval(void)
 	variables[0][1] = "-1";
 	begin(&config);
 	push(0, 1, 1);
-	for (uint64_t until = now_ms() + 30000; !in_files().lines && now_ms() < until; nanosleep(&pause, NULL))
+	for (uint64_t until = now_ms() + 30000; !in_files().lines && now_ms() < until;
+	     nanosleep(&pause, NULL))
 		for (int i = 0; i < 100; i++, pushed++)
 			push(0, 1, 1);
 	pushed++;
@@ -48,11 +49,21 @@ static void test_a_last_round_of_long_lines(void)
 	name[sizeof(name) - 1] = '\0';
 	for (int at_exit = 0; at_exit < 2; at_exit++) {
 		begin_verbose(&config, "-1");
-		jsonwriter_add_comm(&writer, &(struct json_comm_fields){ .comm = 2, .generation = 1, .id = 3, .name = name,
-									.nranks = 2, .gpu_uuid = "" });
-		const struct json_record record = { .enqueue_tick = 1, .end_tick = 2, .gpu_start_ns = 5, .time_ns = 1000,
-						    .bytes = 1 << 20, .kind = BOX_FUNC_ALLREDUCE, .peer = -1, .comm = 2,
-						    .comm_generation = 1 };
+		jsonwriter_add_comm(&writer, &(struct json_comm_fields){ .comm = 2,
+		                                                         .generation = 1,
+		                                                         .id = 3,
+		                                                         .name = name,
+		                                                         .nranks = 2,
+		                                                         .gpu_uuid = "" });
+		const struct json_record record = { .enqueue_tick = 1,
+		                                    .end_tick = 2,
+		                                    .gpu_start_ns = 5,
+		                                    .time_ns = 1000,
+		                                    .bytes = 1 << 20,
+		                                    .kind = BOX_FUNC_ALLREDUCE,
+		                                    .peer = -1,
+		                                    .comm = 2,
+		                                    .comm_generation = 1 };
 
 		for (pushed = 0; jsonring_push(&writer.ring, &record, &trace); pushed++)
 			;
@@ -60,8 +71,8 @@ static void test_a_last_round_of_long_lines(void)
 			jsonwriter_close(&writer, clock_ns(CLOCK_MONOTONIC) + 30000000000ull);
 		else
 			end(30000);
-		ok(pushed >= 2048 && in_files().lines == pushed, "all lines of a full ring are there (%llu)",
-		   (unsigned long long)pushed);
+		ok(pushed >= 2048 && in_files().lines == pushed,
+		   "all lines of a full ring are there (%llu)", (unsigned long long)pushed);
 		check_account(pushed + 1, at_exit ? "by an exit" : "by the last communicator");
 		leave();
 	}
@@ -81,8 +92,10 @@ static void test_nowhere(void)
 			jsonwriter_close(&writer, clock_ns(CLOCK_MONOTONIC) + 30000000000ull);
 		else
 			end(30000);
-		ok(atomic_load(&header.dropped[BOX_DROP_JSON]) == 1000 && !atomic_load(&header.json_lines),
-		   "lines that nowhere takes are counted by %s", at_exit ? "an exit" : "the last communicator");
+		ok(atomic_load(&header.dropped[BOX_DROP_JSON]) == 1000 &&
+		       !atomic_load(&header.json_lines),
+		   "lines that nowhere takes are counted by %s",
+		   at_exit ? "an exit" : "the last communicator");
 		leave();
 	}
 }

@@ -98,12 +98,18 @@ static void test_place(void)
 	struct stat found;
 
 	umask(022);
-	ok(add(&file, "one\n") == 0 && !strcmp(content("a/b/c/vm-pid7.log"), "one\n"), "the directory is made, with its parents");
-	ok(stat(path_of("a/b"), &found) == 0 && (found.st_mode & 0777) == 0755, "for others to read");
-	ok(stat(path_of("a/b/c/vm-pid7.log"), &found) == 0 && (found.st_mode & 0777) == 0644, "like the file");
-	ok(fcntl(file.log.fd, F_GETFD) == FD_CLOEXEC && file.log.fd > 2, "which programs that the job starts do not get");
-	ok(add(&other, "x\n") == 0 && !strcmp(content("a/b/c/vm-pid7.1.log"), "x\n"), "a name that is taken is left alone");
-	ok(add(&file, "two\n") == 0 && !strcmp(content("a/b/c/vm-pid7.log"), "one\ntwo\n"), "lines are appended");
+	ok(add(&file, "one\n") == 0 && !strcmp(content("a/b/c/vm-pid7.log"), "one\n"),
+	   "the directory is made, with its parents");
+	ok(stat(path_of("a/b"), &found) == 0 && (found.st_mode & 0777) == 0755,
+	   "for others to read");
+	ok(stat(path_of("a/b/c/vm-pid7.log"), &found) == 0 && (found.st_mode & 0777) == 0644,
+	   "like the file");
+	ok(fcntl(file.log.fd, F_GETFD) == FD_CLOEXEC && file.log.fd > 2,
+	   "which programs that the job starts do not get");
+	ok(add(&other, "x\n") == 0 && !strcmp(content("a/b/c/vm-pid7.1.log"), "x\n"),
+	   "a name that is taken is left alone");
+	ok(add(&file, "two\n") == 0 && !strcmp(content("a/b/c/vm-pid7.log"), "one\ntwo\n"),
+	   "lines are appended");
 	jsonfile_close(&file);
 	ok(add(&file, "three\n") == 0 && !strcmp(content("a/b/c/vm-pid7.log"), "one\ntwo\nthree\n"),
 	   "after a pause, too");
@@ -111,7 +117,7 @@ static void test_place(void)
 	unlink(path_of("a/b/c/vm-pid7.log"));
 	put("a/b/c/vm-pid7.log", "another's\n");
 	ok(add(&file, "four\n") == 0 && !strcmp(content("a/b/c/vm-pid7.log"), "another's\n") &&
-		   !strcmp(content("a/b/c/vm-pid7.2.log"), "four\n"),
+	       !strcmp(content("a/b/c/vm-pid7.2.log"), "four\n"),
 	   "but not to a file that is not ours");
 	jsonfile_close(&file);
 	jsonfile_close(&other);
@@ -136,13 +142,15 @@ static void test_end(void)
 	unlink(path_of("end/vm-pid7.log"));
 	put("end/vm-pid7.log", "another's\n");
 	jsonfile_remove_end(&file);
-	ok(!strcmp(content("end/vm-pid7.log.end"), "{}\n"), "beside a file that is not ours it stays");
+	ok(!strcmp(content("end/vm-pid7.log.end"), "{}\n"),
+	   "beside a file that is not ours it stays");
 	unlink(path_of("end/vm-pid7.log"));
 	unlink(path_of("end/vm-pid7.log.end"));
 	rmdir(path_of("end"));
 	jsonfile_close(&file);
 	jsonfile_put_end(&file, "{}\n", 3);
-	ok(access(path_of("end"), F_OK) != 0, "a directory that was removed is not made again for it");
+	ok(access(path_of("end"), F_OK) != 0,
+	   "a directory that was removed is not made again for it");
 	jsonfile_close(&file);
 }
 
@@ -152,9 +160,10 @@ static void test_links(void)
 
 	mkdir(path_of("links"), 0755);
 	put("victim", "untouched\n");
-	ok(symlink("../victim", path_of("links/vm-pid7.log")) == 0 && symlink("nowhere", path_of("links/vm-pid7.1.log")) == 0 &&
-		   add(&file, "one\n") == 0 && !strcmp(content("victim"), "untouched\n") &&
-		   !strcmp(content("links/vm-pid7.2.log"), "one\n"),
+	ok(symlink("../victim", path_of("links/vm-pid7.log")) == 0 &&
+	       symlink("nowhere", path_of("links/vm-pid7.1.log")) == 0 &&
+	       add(&file, "one\n") == 0 && !strcmp(content("victim"), "untouched\n") &&
+	       !strcmp(content("links/vm-pid7.2.log"), "one\n"),
 	   "a link is not followed");
 	jsonfile_close(&file);
 }
@@ -167,14 +176,16 @@ static void test_rotation(void)
 	file.files = 2;
 	for (int i = 0; i < 5; i++)
 		ok(add(&file, "12345\n") == 0, "line %d", i);
-	ok(!strcmp(content("rotated/vm-pid7.2.log"), "(none)") && !strcmp(content("rotated/vm-pid7.3.log"), "12345\n") &&
-		   !strcmp(content("rotated/vm-pid7.4.log"), "12345\n"),
+	ok(!strcmp(content("rotated/vm-pid7.2.log"), "(none)") &&
+	       !strcmp(content("rotated/vm-pid7.3.log"), "12345\n") &&
+	       !strcmp(content("rotated/vm-pid7.4.log"), "12345\n"),
 	   "the newest two are kept");
-	ok(add(&file, "1234567890\n") == -EFBIG && !strcmp(content("rotated/vm-pid7.4.log"), "12345\n"),
+	ok(add(&file, "1234567890\n") == -EFBIG &&
+	       !strcmp(content("rotated/vm-pid7.4.log"), "12345\n"),
 	   "a line larger than a file is an error");
 	put("rotated/mine", "mine\n");
-	ok(rename(path_of("rotated/mine"), path_of("rotated/vm-pid7.3.log")) == 0 && add(&file, "12345\n") == 0 &&
-		   !strcmp(content("rotated/vm-pid7.3.log"), "mine\n"),
+	ok(rename(path_of("rotated/mine"), path_of("rotated/vm-pid7.3.log")) == 0 &&
+	       add(&file, "12345\n") == 0 && !strcmp(content("rotated/vm-pid7.3.log"), "mine\n"),
 	   "what the user put in place of an old one is not removed");
 	jsonfile_close(&file);
 }
@@ -185,7 +196,8 @@ static void test_emptied(void)
 
 	add(&file, "one\n");
 	put("emptied/vm-pid7.log", "");
-	ok(add(&file, "two\n") == 0 && !strcmp(content("emptied/vm-pid7.log"), "two\n"), "a file that the user emptied begins anew");
+	ok(add(&file, "two\n") == 0 && !strcmp(content("emptied/vm-pid7.log"), "two\n"),
+	   "a file that the user emptied begins anew");
 	ok(jsonfile_room(&file, false) == JSONFILE_CHUNK_BYTES, "much is written at a time");
 	file.file_bytes = 1000;
 	ok(jsonfile_room(&file, false) == 1000, "but no more than a file may hold");
@@ -198,11 +210,13 @@ static void test_removed(void)
 
 	add(&file, "one\n");
 	unlink(path_of("gone/deep/vm-pid7.log"));
-	ok(add(&file, "two\n") == 0 && !strcmp(content("gone/deep/vm-pid7.1.log"), "two\n"), "a file that was removed is followed by another");
+	ok(add(&file, "two\n") == 0 && !strcmp(content("gone/deep/vm-pid7.1.log"), "two\n"),
+	   "a file that was removed is followed by another");
 	unlink(path_of("gone/deep/vm-pid7.1.log"));
 	rmdir(path_of("gone/deep"));
 	rmdir(path_of("gone"));
-	ok(add(&file, "three\n") == 0 && !strcmp(content("gone/deep/vm-pid7.2.log"), "three\n"), "a directory that was removed is made anew");
+	ok(add(&file, "three\n") == 0 && !strcmp(content("gone/deep/vm-pid7.2.log"), "three\n"),
+	   "a directory that was removed is made anew");
 	jsonfile_close(&file);
 }
 
@@ -239,8 +253,9 @@ static void test_limits(void)
 	int large = add(&file, "1234567890123456\n");
 
 	setrlimit(RLIMIT_FSIZE, &old);
-	ok(!first && !second && large == -EFBIG && !strcmp(content("limited/vm-pid7.log"), "1234567890\n") &&
-		   !strcmp(content("limited/vm-pid7.1.log"), "1234567890\n"),
+	ok(!first && !second && large == -EFBIG &&
+	       !strcmp(content("limited/vm-pid7.log"), "1234567890\n") &&
+	       !strcmp(content("limited/vm-pid7.1.log"), "1234567890\n"),
 	   "the limit of the process on files is kept without a signal");
 	jsonfile_close(&file);
 }
@@ -252,10 +267,11 @@ static void test_full_disk(void)
 	file.files = 2;
 	add(&file, "one\n");
 	atomic_store(&full, true);
-	ok(add(&file, "two\n") == -ENOSPC && !strcmp(content("full/vm-pid7.log"), "one\nt"), "a full disk is an error");
+	ok(add(&file, "two\n") == -ENOSPC && !strcmp(content("full/vm-pid7.log"), "one\nt"),
+	   "a full disk is an error");
 	atomic_store(&full, false);
 	ok(add(&file, "three\n") == 0 && !strcmp(content("full/vm-pid7.log"), "one\nt") &&
-		   !strcmp(content("full/vm-pid7.1.log"), "three\n"),
+	       !strcmp(content("full/vm-pid7.1.log"), "three\n"),
 	   "and what could not be taken back stays in a file of its own");
 	jsonfile_close(&file);
 }
@@ -276,7 +292,8 @@ static void test_taken_descriptors(void)
 	mine = open(path_of("other"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	dup2(mine, dir_fd);
 	close(mine);
-	ok(add(&file, "two\n") == 0 && !strcmp(content("taken/vm-pid7.log"), "one\ntwo\n") && !strcmp(content("mine"), ""),
+	ok(add(&file, "two\n") == 0 && !strcmp(content("taken/vm-pid7.log"), "one\ntwo\n") &&
+	       !strcmp(content("mine"), ""),
 	   "a descriptor that is the application's now is not written to");
 	ok(rmdir(path_of("other")) == 0, "nor is a file made in its directory");
 	ok(fcntl(file_fd, F_GETFD) >= 0 && fcntl(dir_fd, F_GETFD) >= 0, "and neither is closed");
@@ -286,7 +303,8 @@ static void test_taken_descriptors(void)
 	dup2(file_fd, our_dir);
 	jsonfile_close(&file);
 	ok(fcntl(ours, F_GETFD) >= 0 && fcntl(our_dir, F_GETFD) >= 0, "nor at the end");
-	ok(add(&file, "three\n") == 0 && !strcmp(content("taken/vm-pid7.log"), "one\ntwo\nthree\n"), "lines go on in the file");
+	ok(add(&file, "three\n") == 0 && !strcmp(content("taken/vm-pid7.log"), "one\ntwo\nthree\n"),
+	   "lines go on in the file");
 	jsonfile_close(&file);
 	for (int i = 0; i < 4; i++)
 		close((int[]){ file_fd, dir_fd, ours, our_dir }[i]);
@@ -304,7 +322,8 @@ static bool refuse(unsigned first, unsigned second)
 	};
 	const struct sock_fprog program = { sizeof(steps) / sizeof(*steps), steps };
 
-	return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) && !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+	return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+	       !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
 static unsigned count_files(const char *name)
@@ -319,7 +338,8 @@ static unsigned count_files(const char *name)
 	return count;
 }
 
-/* Exit status of a child that writes 20 full files: 2 where nothing can be refused, 1 when it could not write. */
+/* Exit status of a child that writes 20 full files: 2 where nothing can be refused, 1 when it could
+ * not write. */
 static int write_refused(const char *dir, unsigned also)
 {
 	int status = 0;
@@ -348,11 +368,12 @@ static void test_refused_calls(void)
 		printf("# nothing can be refused here\n");
 		return;
 	}
-	ok(code == 0 && count_files("refused") == 2, "where statx is refused old files are removed like elsewhere (%d, %u)", code,
+	ok(code == 0 && count_files("refused") == 2,
+	   "where statx is refused old files are removed like elsewhere (%d, %u)", code,
 	   count_files("refused"));
 	code = write_refused("blind", SYS_newfstatat);
-	ok(code == 1 && count_files("blind") == 0, "files that could never be removed are not made (%d, %u)", code,
-	   count_files("blind"));
+	ok(code == 1 && count_files("blind") == 0,
+	   "files that could never be removed are not made (%d, %u)", code, count_files("blind"));
 }
 
 /* Both lines, by the real zlib. */
@@ -371,7 +392,8 @@ static void test_gzip(void)
 	FILE *pipe = popen(command, "r");
 
 	lines[pipe ? fread(lines, 1, sizeof(lines) - 1, pipe) : 0] = '\0';
-	ok(pipe && pclose(pipe) == 0 && !strcmp(lines, "one\ntwo\n"), "and read as one file (%s)", lines);
+	ok(pipe && pclose(pipe) == 0 && !strcmp(lines, "one\ntwo\n"), "and read as one file (%s)",
+	   lines);
 	jsonfile_close(&file);
 }
 
@@ -402,7 +424,8 @@ static void test_race(void)
 		files += strstr(entry->d_name, "vm-pid7") == entry->d_name;
 	if (dir)
 		closedir(dir);
-	ok(sum == 16 && files == 16, "sixteen that make the directory at once all write (%u, %u files)", sum, files);
+	ok(sum == 16 && files == 16,
+	   "sixteen that make the directory at once all write (%u, %u files)", sum, files);
 }
 
 int main(void)

@@ -20,20 +20,27 @@ static void *make(int *mask)
 {
 	void *context;
 
-	inspector_init(&(struct inspector_comm){ .api = 7, .fields = { .id = 1, .nranks = 2, .name = "c" } }, &context,
-		       mask);
+	inspector_init(
+	    &(struct inspector_comm){ .api = 7, .fields = { .id = 1, .nranks = 2, .name = "c" } },
+	    &context, mask);
 	return context;
 }
 
 static void operation(void *context)
 {
-	const struct event event = { .func = "AllReduce", .datatype = "ncclInt8", .algo = "RING", .proto = "LL",
-				     .count = 1 << 20, .peer = EVENT_NO_PEER, .channels = 1 };
+	const struct event event = { .func = "AllReduce",
+	                             .datatype = "ncclInt8",
+	                             .algo = "RING",
+	                             .proto = "LL",
+	                             .count = 1 << 20,
+	                             .peer = EVENT_NO_PEER,
+	                             .channels = 1 };
 	void *handle = track_operation(&inspector_track, context, &event);
 
 	uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
 
-	track_kernel_stop(&inspector_track, track_kernel_start(&inspector_track, handle, 0, now_ns), now_ns + 1000);
+	track_kernel_stop(&inspector_track, track_kernel_start(&inspector_track, handle, 0, now_ns),
+	                  now_ns + 1000);
 }
 
 static unsigned count_lines(void)
@@ -57,7 +64,8 @@ static unsigned count_lines(void)
 	return lines;
 }
 
-/* Finalizing waits for the writer's thread, but not longer than an application can: in an emulator it may come late. */
+/* Finalizing waits for the writer's thread, but not longer than an application can: in an emulator
+ * it may come late. */
 static bool lines_come(unsigned wanted)
 {
 	for (unsigned tries = 0; count_lines() < wanted && tries < 500; tries++)

@@ -21,9 +21,17 @@ static _Atomic uint64_t accepted;
 static struct json_record record_of(uint64_t producer, uint64_t n)
 {
 	return (struct json_record){
-		.enqueue_tick = n, .end_tick = n * 3, .gpu_start_ns = n * 5 + producer, .time_ns = n * 7, .bytes = 8192 + n,
-		.sequence = n * 11, .kind = (uint32_t)(n * 13), .peer = (int32_t)producer - 1,
-		.comm = (uint16_t)producer, .flags = n & 1, .comm_generation = (uint32_t)(n ^ producer << 20),
+		.enqueue_tick = n,
+		.end_tick = n * 3,
+		.gpu_start_ns = n * 5 + producer,
+		.time_ns = n * 7,
+		.bytes = 8192 + n,
+		.sequence = n * 11,
+		.kind = (uint32_t)(n * 13),
+		.peer = (int32_t)producer - 1,
+		.comm = (uint16_t)producer,
+		.flags = n & 1,
+		.comm_generation = (uint32_t)(n ^ producer << 20),
 	};
 }
 
@@ -52,8 +60,9 @@ static bool is_whole(const struct json_record *record, const struct trace_op *tr
 	struct json_record want = record_of(record->comm, record->enqueue_tick);
 
 	return record->comm < PRODUCERS && !memcmp(record, &want, sizeof(want)) &&
-	       (!trace || (trace->start_tick == record->enqueue_tick &&
-			   trace->channel[0].stop_tick == record->enqueue_tick * 17 + record->comm));
+	       (!trace ||
+	        (trace->start_tick == record->enqueue_tick &&
+	         trace->channel[0].stop_tick == record->enqueue_tick * 17 + record->comm));
 }
 
 static void test_threads(bool traced)
@@ -85,7 +94,8 @@ static void test_threads(bool traced)
 	ok(!torn && !disorder, "every record is whole and in the order of its thread (%llu, %llu)",
 	   (unsigned long long)torn, (unsigned long long)disorder);
 	ok(taken == atomic_load(&accepted) && taken + atomic_load(&dropped) == PRODUCERS * EACH,
-	   "taken %llu, dropped %llu", (unsigned long long)taken, (unsigned long long)atomic_load(&dropped));
+	   "taken %llu, dropped %llu", (unsigned long long)taken,
+	   (unsigned long long)atomic_load(&dropped));
 	jsonring_free(&ring);
 }
 
@@ -93,7 +103,8 @@ static void test_full(void)
 {
 	struct json_record record;
 
-	ok(jsonring_open(&ring, 4, 8192, false, &dropped) == 0 && !jsonring_peek(&ring, &record), "a new ring is empty");
+	ok(jsonring_open(&ring, 4, 8192, false, &dropped) == 0 && !jsonring_peek(&ring, &record),
+	   "a new ring is empty");
 	for (uint64_t lap = 0; lap < 300; lap++) { /* further than eight bits of laps */
 		unsigned pushed = 0, right = 0;
 
@@ -107,7 +118,8 @@ static void test_full(void)
 			jsonring_release(&ring);
 		}
 		if (pushed != 16 || right != 16)
-			return (void)ok(false, "lap %llu: %u pushed, %u right", (unsigned long long)lap, pushed, right);
+			return (void)ok(false, "lap %llu: %u pushed, %u right",
+			                (unsigned long long)lap, pushed, right);
 	}
 	ok(atomic_load(&dropped) == 300 * 4, "a full ring drops the newest, and counts them");
 	record = record_of(0, 0);
@@ -119,9 +131,13 @@ static void test_full(void)
 
 static struct json_comm *comm_of(unsigned comm, uint32_t generation)
 {
-	static const struct json_process process = { .hostname = "", .node = "", .cluster = "", .version = "" };
+	static const struct json_process process = {
+		.hostname = "", .node = "", .cluster = "", .version = ""
+	};
 
-	return json_comm_new(&process, &(struct json_comm_fields){ .comm = comm, .generation = generation, .gpu_uuid = "" });
+	return json_comm_new(
+	    &process,
+	    &(struct json_comm_fields){ .comm = comm, .generation = generation, .gpu_uuid = "" });
 }
 
 static void test_communicators(void)
@@ -135,15 +151,19 @@ static void test_communicators(void)
 	jsoncomms_add(&comms, comm_of(BOX_COMMS, 1));
 	const struct json_comm *found = jsoncomms_find(&comms, 1, 1);
 
-	ok(found && found->comm == 1 && found->generation == 1, "one that was replaced since is still known");
-	ok(!jsoncomms_find(&comms, 1, 2) && !jsoncomms_find(&comms, 4, 1) && !jsoncomms_find(&comms, 65535, 1),
+	ok(found && found->comm == 1 && found->generation == 1,
+	   "one that was replaced since is still known");
+	ok(!jsoncomms_find(&comms, 1, 2) && !jsoncomms_find(&comms, 4, 1) &&
+	       !jsoncomms_find(&comms, 65535, 1),
 	   "others are not");
 	jsoncomms_trim(&comms);
-	ok(!jsoncomms_find(&comms, 1, 15) && jsoncomms_find(&comms, 1, 17) && jsoncomms_find(&comms, 1, 19),
+	ok(!jsoncomms_find(&comms, 1, 15) && jsoncomms_find(&comms, 1, 17) &&
+	       jsoncomms_find(&comms, 1, 19),
 	   "when no operation waits the latest two are kept");
 	for (uint32_t i = 0; i < 5000; i++)
 		jsoncomms_add(&comms, comm_of(5, i));
-	ok(jsoncomms_find(&comms, 5, 0) && jsoncomms_find(&comms, 5, 4095) && !jsoncomms_find(&comms, 5, 4096),
+	ok(jsoncomms_find(&comms, 5, 0) && jsoncomms_find(&comms, 5, 4095) &&
+	       !jsoncomms_find(&comms, 5, 4096),
 	   "a thread that is stuck lets no more than 4096 wait");
 	jsoncomms_trim(&comms);
 	for (unsigned i = 0; i < BOX_COMMS; i++)

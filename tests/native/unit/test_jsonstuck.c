@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The user's directory is on a file system that hangs: writes of lines never return, and everything else goes on. */
+/* The user's directory is on a file system that hangs: writes of lines never return, and everything
+ * else goes on. */
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,8 @@ ssize_t write(int fd, const void *data, size_t length)
 	char link[64], path[128] = "";
 
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	if (atomic_load(&hangs) && readlink(link, path, sizeof(path) - 1) > 0 && strstr(path, ".log")) {
+	if (atomic_load(&hangs) && readlink(link, path, sizeof(path) - 1) > 0 &&
+	    strstr(path, ".log")) {
 		atomic_store(&stuck, true);
 		for (;;)
 			pause();
@@ -47,19 +49,26 @@ static void *make(uint64_t id)
 	int mask;
 	void *context;
 
-	inspector_init(&(struct inspector_comm){ .api = 7, .fields = { .id = id, .nranks = 2, .name = "c" } }, &context,
-		       &mask);
+	inspector_init(
+	    &(struct inspector_comm){ .api = 7, .fields = { .id = id, .nranks = 2, .name = "c" } },
+	    &context, &mask);
 	return context;
 }
 
 static void operation(void *context)
 {
-	const struct event event = { .func = "AllReduce", .datatype = "ncclInt8", .algo = "RING", .proto = "LL",
-				     .count = 1 << 20, .peer = EVENT_NO_PEER, .channels = 1 };
+	const struct event event = { .func = "AllReduce",
+	                             .datatype = "ncclInt8",
+	                             .algo = "RING",
+	                             .proto = "LL",
+	                             .count = 1 << 20,
+	                             .peer = EVENT_NO_PEER,
+	                             .channels = 1 };
 	void *handle = track_operation(&inspector_track, context, &event);
 	uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
 
-	track_kernel_stop(&inspector_track, track_kernel_start(&inspector_track, handle, 0, now_ns), now_ns + 1000);
+	track_kernel_stop(&inspector_track, track_kernel_start(&inspector_track, handle, 0, now_ns),
+	                  now_ns + 1000);
 }
 
 /* Inode of the file with the metrics, which is a new one each time; 0 without. */

@@ -29,8 +29,10 @@ static void test_life(void)
 	ok(end(30000) < 30000 && atomic_load(&writer.idle), "the thread ends when it is told");
 	struct timeline found = in_files();
 
-	ok(found.lines == 101 && !found.bad && found.sum == 5050 + 1000, "every operation has a line");
-	ok(jsonwriter_start(&writer) == 0 && push(1, 1, 7) && wait_for_lines(102), "a later communicator's go to the same file");
+	ok(found.lines == 101 && !found.bad && found.sum == 5050 + 1000,
+	   "every operation has a line");
+	ok(jsonwriter_start(&writer) == 0 && push(1, 1, 7) && wait_for_lines(102),
+	   "a later communicator's go to the same file");
 	uint64_t from = now_ms();
 
 	push(1, 1, 8);
@@ -53,7 +55,8 @@ static void test_generations(void)
 	end(30000);
 	struct timeline found = in_files();
 
-	ok(found.lines == 3 && found.sum == 11 && found.dropped == 1, "an operation of an unknown communicator is counted");
+	ok(found.lines == 3 && found.sum == 11 && found.dropped == 1,
+	   "an operation of an unknown communicator is counted");
 	leave();
 }
 
@@ -65,11 +68,17 @@ static void test_late_names(void)
 
 	begin(&config);
 	for (unsigned i = 2; i <= 3; i++)
-		jsonwriter_add_comm(&writer, &(struct json_comm_fields){ .comm = i, .generation = 1, .unnamed = true,
-									.gpu_uuid = "" });
+		jsonwriter_add_comm(
+		    &writer, &(struct json_comm_fields){
+				 .comm = i, .generation = 1, .unnamed = true, .gpu_uuid = "" });
 	push(3, 1, 1);
-	jsonwriter_add_comm(&writer, &(struct json_comm_fields){ .comm = 2, .generation = 1, .id = 0xabc, .rank = 3,
-								.name = "late", .nranks = -1, .gpu_uuid = "" });
+	jsonwriter_add_comm(&writer, &(struct json_comm_fields){ .comm = 2,
+	                                                         .generation = 1,
+	                                                         .id = 0xabc,
+	                                                         .rank = 3,
+	                                                         .name = "late",
+	                                                         .nranks = -1,
+	                                                         .gpu_uuid = "" });
 	push(2, 1, 1);
 	atomic_store(&comms[2].untimed, 6);
 	atomic_store(&comms[2].state, BOX_COMM_LIVE);
@@ -78,9 +87,11 @@ static void test_late_names(void)
 	FILE *file = fopen(path, "r");
 
 	ok(file && fgets(line, sizeof(line), file) &&
-		   strstr(line, "{\"header\":{\"id\":\"0xabc\",\"comm_name\":\"late\",\"rank\":3,") == line,
+	       strstr(line, "{\"header\":{\"id\":\"0xabc\",\"comm_name\":\"late\",\"rank\":3,") ==
+	           line,
 	   "a name that came late is in the line\n# %s", line);
-	ok(strstr(line, "\"operations_unmeasured\":6}"), "as is the number of operations without a time");
+	ok(strstr(line, "\"operations_unmeasured\":6}"),
+	   "as is the number of operations without a time");
 	ok(file && !fgets(line, sizeof(line), file) && header.dropped[BOX_DROP_JSON] == 1,
 	   "an operation whose communicator has no name is counted, not given one");
 	if (file)
@@ -101,7 +112,8 @@ static void *produce(void *argument)
 	return NULL;
 }
 
-/* Lines are only lost when the thread gets no processor for most of a second: on a busy machine it may need a try more. */
+/* Lines are only lost when the thread gets no processor for most of a second: on a busy machine it
+ * may need a try more. */
 static void test_20000_a_second(void)
 {
 	struct timeline found = { 0 };
@@ -117,12 +129,14 @@ static void test_20000_a_second(void)
 			pthread_join(threads[i], NULL);
 		end(30000);
 		found = in_files();
-		ok(found.lines + found.dropped == 20000 && !found.bad, "20,000 in a second: %llu have lines, %llu are counted",
+		ok(found.lines + found.dropped == 20000 && !found.bad,
+		   "20,000 in a second: %llu have lines, %llu are counted",
 		   (unsigned long long)found.lines, (unsigned long long)found.dropped);
 		leave();
 	}
 	ok(found.lines == 20000, "none is lost");
-	printf("# %.2f us of CPU and %.0f bytes for each operation\n", (double)atomic_load(&header.self_ns) / 1e3 / 20000,
+	printf("# %.2f us of CPU and %.0f bytes for each operation\n",
+	       (double)atomic_load(&header.self_ns) / 1e3 / 20000,
 	       (double)found.bytes / (double)found.lines);
 }
 
@@ -140,7 +154,9 @@ static void test_no_room(void)
 	begin(&config);
 	struct timespec pause = { 0, 1000000 };
 
-	for (uint64_t until = now_ms() + 30000; (!logged || !header.dropped[BOX_DROP_JSON]) && now_ms() < until; nanosleep(&pause, NULL))
+	for (uint64_t until = now_ms() + 30000;
+	     (!logged || !header.dropped[BOX_DROP_JSON]) && now_ms() < until;
+	     nanosleep(&pause, NULL))
 		for (int i = 0; i < 1000; i++)
 			pushed += push(0, 1, 1);
 	uint64_t dropped = atomic_load(&header.dropped[BOX_DROP_JSON]);
@@ -152,12 +168,11 @@ static void test_no_room(void)
 	end(30000);
 	struct timeline found = in_files();
 
-	ok(found.lines == pushed && found.dropped == dropped && !found.bad, "and says how many are missing (%llu)",
-	   (unsigned long long)found.dropped);
+	ok(found.lines == pushed && found.dropped == dropped && !found.bad,
+	   "and says how many are missing (%llu)", (unsigned long long)found.dropped);
 	check_account(pushed + dropped, "as the box does");
 	leave();
 }
-
 
 static void test_rotation(void)
 {
@@ -170,13 +185,16 @@ static void test_rotation(void)
 	struct timespec pause = { 0, 1000000 };
 	uint64_t pushed = 0;
 
-	for (uint64_t until = now_ms() + 20000; pushed < 3000 && now_ms() < until; nanosleep(&pause, NULL))
+	for (uint64_t until = now_ms() + 20000; pushed < 3000 && now_ms() < until;
+	     nanosleep(&pause, NULL))
 		for (int i = 0; i < 200; i++)
 			pushed += push(0, 1, 1);
 	end(30000);
 	found = in_files();
-	ok(found.bytes <= 1048576 && found.bytes > 524288 - 65536 && !found.bad && found.lines < pushed,
-	   "the files of a process do not grow beyond the limit (%llu bytes)", (unsigned long long)found.bytes);
+	ok(found.bytes <= 1048576 && found.bytes > 524288 - 65536 && !found.bad &&
+	       found.lines < pushed,
+	   "the files of a process do not grow beyond the limit (%llu bytes)",
+	   (unsigned long long)found.bytes);
 	leave();
 }
 

@@ -91,7 +91,8 @@ static void test_only_one_that_is_twice_as_busy_takes_over(void)
 	ok(!ops_in(line_of(20)), "and what was before is not in it");
 	operate(20, 5, MS);
 	round_at(3);
-	ok(ops_in(line_of(20)) == 5 && line_of(20)->since_s == NOW_S + 2, "from then on it has all");
+	ok(ops_in(line_of(20)) == 5 && line_of(20)->since_s == NOW_S + 2,
+	   "from then on it has all");
 	ok(ops_in(line_of(7)) == 10, "the others keep theirs");
 }
 
@@ -103,7 +104,8 @@ static void test_a_full_line_has_longer_windows_and_loses_nothing(void)
 	bool rising = true, ended = true;
 
 	begin();
-	/* Not from a multiple of 20 s: then the line is full in the middle of one of its longer windows. */
+	/* Not from a multiple of 20 s: then the line is full in the middle of one of its longer
+	 * windows. */
 	for (uint32_t second = 10; second <= second_last; second++) {
 		operate(20, 1 + second % 3, MS);
 		ops += 1 + second % 3;
@@ -116,7 +118,8 @@ static void test_a_full_line_has_longer_windows_and_loses_nothing(void)
 		const struct box_window *window = &line->window[i];
 
 		rising = rising && atomic_load(&window->start_s) > atomic_load(&window[-1].start_s);
-		ended = ended && atomic_load(&window->first_index) == atomic_load(&window[-1].last_index) + 1;
+		ended = ended && atomic_load(&window->first_index) ==
+		                     atomic_load(&window[-1].last_index) + 1;
 	}
 	ok(rising, "each begins after the one before");
 	ok(ended, "and with the next operation");
@@ -125,7 +128,8 @@ static void test_a_full_line_has_longer_windows_and_loses_nothing(void)
 static bool is_rising(const struct box_line *line)
 {
 	for (uint32_t i = 1; i < atomic_load(&line->windows); i++)
-		if (atomic_load(&line->window[i].start_s) <= atomic_load(&line->window[i - 1].start_s))
+		if (atomic_load(&line->window[i].start_s) <=
+		    atomic_load(&line->window[i - 1].start_s))
 			return false;
 	return true;
 }
@@ -142,8 +146,8 @@ static void test_operations_far_between(void)
 		}
 		const struct box_line *line = line_of(20);
 
-		ok(line && atomic_load(&line->windows) <= BOX_LINE_WINDOWS && ops_in(line) == 5000 && is_rising(line) &&
-			   !atomic_load(&box.lines[1].used),
+		ok(line && atomic_load(&line->windows) <= BOX_LINE_WINDOWS &&
+		       ops_in(line) == 5000 && is_rising(line) && !atomic_load(&box.lines[1].used),
 		   "one operation each %u s stays in its line", periods_s[p]);
 	}
 }
@@ -162,7 +166,8 @@ static void test_a_clock_that_is_set_back(void)
 	round_at(20);
 	operate(20, 1, MS);
 	round_at(31);
-	ok(is_rising(line) && ops_in(line) == 1 && line->since_s == NOW_S + 20, "by more, it begins anew and says so");
+	ok(is_rising(line) && ops_in(line) == 1 && line->since_s == NOW_S + 20,
+	   "by more, it begins anew and says so");
 }
 
 static void test_a_histogram_that_is_halved_spoils_no_window(void)
@@ -181,7 +186,8 @@ static void test_a_histogram_that_is_halved_spoils_no_window(void)
 	const struct box_line *line = line_of(20);
 	const struct box_window *window = &line->window[atomic_load(&line->windows) - 2];
 
-	ok(hist_bucket(window[0].median_ns) == hist_bucket(4 * MS) && hist_bucket(window[1].median_ns) == hist_bucket(3 * MS),
+	ok(hist_bucket(window[0].median_ns) == hist_bucket(4 * MS) &&
+	       hist_bucket(window[1].median_ns) == hist_bucket(3 * MS),
 	   "the window in which it was halved has the times of its own operations (%llu, %llu)",
 	   (unsigned long long)window[0].median_ns, (unsigned long long)window[1].median_ns);
 }

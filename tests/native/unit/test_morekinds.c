@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* More kinds of operation than there are keys: those that come last share some, and nothing is lost. */
+/* More kinds of operation than there are keys: those that come last share some, and nothing is
+ * lost. */
 #include <pthread.h>
 
 #include "nccl/abi.h"
@@ -15,8 +16,10 @@ static void begin_with_communicators(void)
 {
 	begin();
 	for (unsigned i = 0; i < COMMS; i++)
-		comms[i] = i ? comms_add(&track, &(struct comm_fields){ .id = 70 + i, .name = "d", .nranks = 8, .rank = 3 }) :
-			       comm;
+		comms[i] = i ? comms_add(&track,
+		                         &(struct comm_fields){
+					     .id = 70 + i, .name = "d", .nranks = 8, .rank = 3 })
+		             : comm;
 }
 
 struct sums {
@@ -76,21 +79,26 @@ static void test_mixed_sizes_on_many_communicators(void)
 			play(comms[i]);
 	struct sums all = sums_of(any), shared = sums_of(is_shared);
 
-	ok(all.ops == TURNS * COMMS * SIZES && !dropped(BOX_DROP_NO_KEY), "each operation has a key (%llu)",
-	   (unsigned long long)all.ops);
-	ok(all.bytes == TURNS * COMMS * bytes_of_a_play() && all.in_buckets == all.ops, "no byte and no time is lost");
-	ok(all.busy_ns == TURNS * COMMS * 100ull * SIZES * (SIZES + 1) / 2, "and times are added up");
-	ok(shared.ops && shared.ops < all.ops, "who came first has keys of its own (%llu of %llu shared)",
+	ok(all.ops == TURNS * COMMS * SIZES && !dropped(BOX_DROP_NO_KEY),
+	   "each operation has a key (%llu)", (unsigned long long)all.ops);
+	ok(all.bytes == TURNS * COMMS * bytes_of_a_play() && all.in_buckets == all.ops,
+	   "no byte and no time is lost");
+	ok(all.busy_ns == TURNS * COMMS * 100ull * SIZES * (SIZES + 1) / 2,
+	   "and times are added up");
+	ok(shared.ops && shared.ops < all.ops,
+	   "who came first has keys of its own (%llu of %llu shared)",
 	   (unsigned long long)shared.ops, (unsigned long long)all.ops);
-	ok(box.comms[BOX_COMM_MORE].state == BOX_COMM_FOLDED && !strcmp(box.comms[BOX_COMM_MORE].name, "(more kinds)"),
+	ok(box.comms[BOX_COMM_MORE].state == BOX_COMM_FOLDED &&
+	       !strcmp(box.comms[BOX_COMM_MORE].name, "(more kinds)"),
 	   "the record of those that are shared says what it is");
 	bool right = true;
 
 	for (unsigned i = 0; i < BOX_KEYS; i++)
 		if (box.keys[i].used == 1 && is_shared(&box.keys[i]) && box.keys[i].ops)
-			right = right && box.keys[i].min_ns == box.keys[i].max_ns &&
-				box.keys[i].busy_ns == box.keys[i].ops * box.keys[i].min_ns &&
-				box.keys[i].bytes == box.keys[i].ops * (1ull << box.keys[i].size_class);
+			right =
+			    right && box.keys[i].min_ns == box.keys[i].max_ns &&
+			    box.keys[i].busy_ns == box.keys[i].ops * box.keys[i].min_ns &&
+			    box.keys[i].bytes == box.keys[i].ops * (1ull << box.keys[i].size_class);
 	ok(right, "a shared key is of one function and size class");
 }
 
@@ -117,17 +125,20 @@ static void test_threads_that_share_a_key(void)
 	struct sums after = sums_of(any);
 	uint64_t plays = 4 * 20 * TURNS;
 
-	ok(after.ops - before.ops == plays * SIZES && after.in_buckets == after.ops, "four threads lose none (%llu of %llu)",
-	   (unsigned long long)(after.ops - before.ops), (unsigned long long)plays * SIZES);
+	ok(after.ops - before.ops == plays * SIZES && after.in_buckets == after.ops,
+	   "four threads lose none (%llu of %llu)", (unsigned long long)(after.ops - before.ops),
+	   (unsigned long long)plays * SIZES);
 	ok(after.bytes - before.bytes == plays * bytes_of_a_play() &&
-		   after.busy_ns - before.busy_ns == plays * 100 * SIZES * (SIZES + 1) / 2,
+	       after.busy_ns - before.busy_ns == plays * 100 * SIZES * (SIZES + 1) / 2,
 	   "nor a byte, nor a nanosecond");
 }
 
 static void call(void *context, const char *func, uint64_t count)
 {
-	track_coll_call(&track, context,
-			&(struct event){ .peer = EVENT_NO_PEER, .func = func, .datatype = "ncclInt8", .count = count });
+	track_coll_call(
+	    &track, context,
+	    &(struct event){
+		.peer = EVENT_NO_PEER, .func = func, .datatype = "ncclInt8", .count = count });
 }
 
 static void test_calls_without_operations(void)
@@ -137,7 +148,8 @@ static void test_calls_without_operations(void)
 		play(comms[i]);
 	for (unsigned i = 20; i < 24; i++) {
 		call(comms[i], "Broadcast", 1 << 20); /* NCCL 2.29 and later gives no event of it */
-		call(comms[i], "AllReduce", 8);       /* of these it does, in other communicators as well */
+		call(comms[i], "AllReduce",
+		     8); /* of these it does, in other communicators as well */
 	}
 	for (unsigned round = 1; round <= 3; round++)
 		sweep_round(&sweep, &track, clock_ticks() + round * ticks_a_second());

@@ -18,7 +18,8 @@ static void test_sending(void)
 	net_stop(&net, step);
 	pass(100 * MS);
 	net_stop(&net, op);
-	ok(waited(entry(5, true), 3, 20, 7, 0), "a step that sends waits for the GPU, the receiver, the wire");
+	ok(waited(entry(5, true), 3, 20, 7, 0),
+	   "a step that sends waits for the GPU, the receiver, the wire");
 	ok(entry(5, true)->steps == 1 && !entry(5, false)->used, "it is counted, by direction");
 	ok(!slots_in_use() && !stale(), "and leaves nothing");
 }
@@ -35,7 +36,8 @@ static void test_receiving(void)
 	tell(step, ABI_STATE_RECV_GPU_WAIT);
 	pass(4 * MS);
 	net_stop(&net, step);
-	ok(waited(entry(2, false), 4, 0, 11, 2), "one that receives waits for the wire, the flush, the GPU");
+	ok(waited(entry(2, false), 4, 0, 11, 2),
+	   "one that receives waits for the wire, the flush, the GPU");
 }
 
 /* Three steps as NCCL posts them: at once. */
@@ -61,7 +63,8 @@ static void test_steps_behind_a_step(void)
 	pass(5 * MS);
 	ok(waited(entry(1, true), 1, 50, 20, 0), "only the oldest one's waiting counts");
 	net_stop(&net, steps[2]);
-	ok(waited(entry(1, true), 6, 50, 20, 0) && entry(1, true)->steps == 3, "then that of the next unfinished one");
+	ok(waited(entry(1, true), 6, 50, 20, 0) && entry(1, true)->steps == 3,
+	   "then that of the next unfinished one");
 }
 
 static void test_operations_end_without_their_steps(void)
@@ -90,7 +93,8 @@ static void test_handles_of_earlier_steps(void)
 		last = net_step_start(&net, op);
 		pass(1 * MS);
 	}
-	ok(last && entry(1, true)->steps == 71 && !stale(), "an operation may have any number of steps");
+	ok(last && entry(1, true)->steps == 71 && !stale(),
+	   "an operation may have any number of steps");
 	void *over = net_step_start(&net, op);
 
 	net_stop(&net, over);
@@ -104,7 +108,8 @@ static void test_handles_of_earlier_steps(void)
 
 	while (net_step_start(&net, op) && more < 100)
 		more++;
-	ok(more < 16 && box.header->net_missed == 1, "of more steps at a time than NCCL has the rest is not followed");
+	ok(more < 16 && box.header->net_missed == 1,
+	   "of more steps at a time than NCCL has the rest is not followed");
 }
 
 static void test_whose_operations(void)
@@ -112,10 +117,12 @@ static void test_whose_operations(void)
 	begin();
 	ok(!net_op_start(&net, comm, &(struct abi_proxy_op){ .pid = PID + 1, .peer = 1 }),
 	   "another process' operation (PXN) is not ours, whatever its context");
-	ok(!op_of(NULL, 1, true) && !op_of(handle_context_beyond(), 1, true) && !op_of((void *)0x7f0012345678, 1, true),
+	ok(!op_of(NULL, 1, true) && !op_of(handle_context_beyond(), 1, true) &&
+	       !op_of((void *)0x7f0012345678, 1, true),
 	   "nor one of a communicator that has no record");
 	ok(!op_of(comm, 8, false) && op_of(comm, 7, false),
-	   "nor what CollNet exchanges with the switch: to NCCL a receive from the rank behind the last one");
+	   "nor what CollNet exchanges with the switch: to NCCL a receive from the rank behind the "
+	   "last one");
 	ok(box.header->net_missed == 5, "what is not followed is counted");
 	ok(!net_step_start(&net, NULL), "a step without an operation is not followed");
 	track.active = false;
@@ -140,8 +147,8 @@ static void test_foreign_handles(void)
 		net_stop(&net, small);
 		tell(odd, ABI_STATE_SEND_WAIT);
 		tell(small, ABI_STATE_SEND_WAIT);
-		ok(!net_step_start(&net, odd) && !net_step_start(&net, small), "handle ...%x means nothing",
-		   (unsigned)kind);
+		ok(!net_step_start(&net, odd) && !net_step_start(&net, small),
+		   "handle ...%x means nothing", (unsigned)kind);
 	}
 	void *op = send_to(1), *step = net_step_start(&net, op);
 
@@ -164,7 +171,8 @@ static void test_full_pool(void)
 
 	for (unsigned i = 0; i < NET_OPS; i++)
 		had += (ops[i] = send_to((int)(i % 8))) != NULL;
-	ok(had == NET_OPS && !send_to(1) && box.header->net_missed == 1, "as many are followed as there are slots");
+	ok(had == NET_OPS && !send_to(1) && box.header->net_missed == 1,
+	   "as many are followed as there are slots");
 	for (unsigned i = 0; i < NET_OPS; i += 2)
 		net_stop(&net, ops[i]);
 	had = 0;
@@ -176,7 +184,8 @@ static void test_full_pool(void)
 static void test_full_table(void)
 {
 	begin();
-	comm = comms_add(&track, &(struct comm_fields){ .id = 8, .name = "large", .nranks = 1000, .rank = 3 });
+	comm = comms_add(
+	    &track, &(struct comm_fields){ .id = 8, .name = "large", .nranks = 1000, .rank = 3 });
 	unsigned had = 0;
 
 	for (int peer = 0; peer < 1000; peer++) {

@@ -10,8 +10,9 @@
 
 static struct abi_net_ib on_queue(int device, int number, uint64_t length)
 {
-	return (struct abi_net_ib){ .type = ABI_NET_IB_QP,
-				    .qp = { .device = device, .number = number, .length = length } };
+	return (
+	    struct abi_net_ib){ .type = ABI_NET_IB_QP,
+	                        .qp = { .device = device, .number = number, .length = length } };
 }
 
 static void tell_ib(void *step, const struct abi_net_ib *ib)
@@ -24,7 +25,8 @@ static const struct box_net_queue *queue(const struct box_net *of, int device, i
 	static const struct box_net_queue none;
 
 	for (unsigned i = 0; i < BOX_NET_QUEUES; i++)
-		if (of->queues[i].pair == ((uint32_t)device << BOX_QUEUE_NUMBER_BITS | (uint32_t)number))
+		if (of->queues[i].pair ==
+		    ((uint32_t)device << BOX_QUEUE_NUMBER_BITS | (uint32_t)number))
 			return &of->queues[i];
 	return &none;
 }
@@ -33,7 +35,8 @@ static const struct box_net_queue *queue(const struct box_net *of, int device, i
 static void test_bytes_of_a_step(void)
 {
 	begin();
-	void *op = send_to(SENT), *first = net_step_start(&net, op), *second = net_step_start(&net, op);
+	void *op = send_to(SENT), *first = net_step_start(&net, op),
+	     *second = net_step_start(&net, op);
 
 	tell_bytes(first, ABI_STATE_SEND_GPU_WAIT, 77);
 	for (unsigned i = 0; i < 3; i++)
@@ -49,7 +52,9 @@ static void test_bytes_of_a_step(void)
 	tell_bytes(step, ABI_STATE_RECV_FLUSH_WAIT, 300);
 	tell_bytes(step, ABI_STATE_RECV_GPU_WAIT, 300);
 	ok(entry(2, false)->bytes == 300, "and when it has come");
-	ok(entry(SENT, true)->steps == 2 && !entry(SENT, true)->refused && !entry(2, false)->refused, "nothing is refused");
+	ok(entry(SENT, true)->steps == 2 && !entry(SENT, true)->refused &&
+	       !entry(2, false)->refused,
+	   "nothing is refused");
 }
 
 static void test_bytes_that_cannot_be_true(void)
@@ -87,7 +92,8 @@ static void test_queue_pairs(void)
 	}
 	const struct box_net *sent = entry(SENT, true);
 
-	ok(queue(sent, 0, 100)->requests == 5 && queue(sent, 0, 100)->bytes == 5000 && queue(sent, 1, 101)->bytes == 5000,
+	ok(queue(sent, 0, 100)->requests == 5 && queue(sent, 0, 100)->bytes == 5000 &&
+	       queue(sent, 1, 101)->bytes == 5000,
 	   "requests and bytes are known by device and queue pair");
 	ib = on_queue(1, 100, 7);
 	tell_ib(step, &ib);
@@ -97,11 +103,13 @@ static void test_queue_pairs(void)
 		ib = on_queue(0, 500 + i, 10);
 		tell_ib(step, &ib);
 	}
-	ok(queue(sent, 0, 500)->requests == 1 && sent->other_requests == 4 && sent->other_bytes == 40,
+	ok(queue(sent, 0, 500)->requests == 1 && sent->other_requests == 4 &&
+	       sent->other_bytes == 40,
 	   "beyond four they are counted together");
 	ib = on_queue(3, 0xffffff, UINT32_MAX);
 	tell_ib(step, &ib);
-	ok(!sent->refused && sent->other_bytes == 40 + (uint64_t)UINT32_MAX, "the largest numbers are good");
+	ok(!sent->refused && sent->other_bytes == 40 + (uint64_t)UINT32_MAX,
+	   "the largest numbers are good");
 }
 
 /* NCCL fills in the length of sends only; what a receive has there is left from before. */
@@ -113,7 +121,8 @@ static void test_lengths_of_receives(void)
 
 	tell_ib(step, &ib);
 	ok(queue(entry(2, false), 0, 9)->requests == 1 && !queue(entry(2, false), 0, 9)->bytes &&
-	   !entry(2, false)->refused, "the length of a receive is not looked at");
+	       !entry(2, false)->refused,
+	   "the length of a receive is not looked at");
 }
 
 static void test_sockets(void)
@@ -122,7 +131,8 @@ static void test_sockets(void)
 	void *op = send_to(SENT), *step = net_step_start(&net, op);
 
 	net_plugin_start(&net, step, &(struct abi_net_plugin){ ABI_NET_SOCKET_V1, NULL });
-	ok(entry(SENT, true)->socket_requests == 1 && !entry(SENT, true)->refused, "sockets are counted");
+	ok(entry(SENT, true)->socket_requests == 1 && !entry(SENT, true)->refused,
+	   "sockets are counted");
 }
 
 static void test_payloads_that_are_not_believed(void)
@@ -131,12 +141,22 @@ static void test_payloads_that_are_not_believed(void)
 	void *op = send_to(SENT), *step = net_step_start(&net, op);
 	const struct abi_net_ib good = on_queue(0, 100, 1);
 	struct abi_net_ib odd[] = {
-		on_queue(1 << 30, 100, 1), on_queue(-1, 100, 1),     on_queue(4, 100, 1),
-		on_queue(0, 0, 1),	   on_queue(0, -100, 1),     on_queue(0, 1 << 24, 1),
-		on_queue(0, 100, 1ull << 63), on_queue(0, 100, 1ull << 32), on_queue(0, 100, 1),
+		on_queue(1 << 30, 100, 1),    on_queue(-1, 100, 1),
+		on_queue(4, 100, 1),          on_queue(0, 0, 1),
+		on_queue(0, -100, 1),         on_queue(0, 1 << 24, 1),
+		on_queue(0, 100, 1ull << 63), on_queue(0, 100, 1ull << 32),
+		on_queue(0, 100, 1),
 	};
-	static const int64_t ids[] = { 0, 1, 1 << 16, 1 << 16 | 2, 2 << 16 | 2, 3 << 16 | 1, 0x7fff << 16 | 1, -1, INT64_MIN,
-				       ABI_NET_IB_V1 | 1ll << 32 };
+	static const int64_t ids[] = { 0,
+	                               1,
+	                               1 << 16,
+	                               1 << 16 | 2,
+	                               2 << 16 | 2,
+	                               3 << 16 | 1,
+	                               0x7fff << 16 | 1,
+	                               -1,
+	                               INT64_MIN,
+	                               ABI_NET_IB_V1 | 1ll << 32 };
 	unsigned told = 0;
 
 	odd[8].type = 2;
@@ -147,8 +167,10 @@ static void test_payloads_that_are_not_believed(void)
 	for (uintptr_t at = 0; at < 4096; at += 511, told++)
 		tell_ib(step, (const void *)at);
 	tell_ib(step, (const void *)((const char *)&good + 1));
-	ok(entry(SENT, true)->refused == told + 1, "each is counted as refused (%u)", entry(SENT, true)->refused);
-	ok(!entry(SENT, true)->queues[0].pair && !entry(SENT, true)->other_requests && !entry(SENT, true)->bytes,
+	ok(entry(SENT, true)->refused == told + 1, "each is counted as refused (%u)",
+	   entry(SENT, true)->refused);
+	ok(!entry(SENT, true)->queues[0].pair && !entry(SENT, true)->other_requests &&
+	       !entry(SENT, true)->bytes,
 	   "and nothing of it is kept");
 }
 
@@ -163,7 +185,8 @@ static void test_steps_that_are_none(void)
 	tell_ib((void *)0xfffffffffff7ull, &good);
 	net_stop(&net, op);
 	tell_ib(step, &good);
-	ok(!entry(SENT, true)->queues[0].pair && stale() == 2, "of what is no step, or over, nothing is kept");
+	ok(!entry(SENT, true)->queues[0].pair && stale() == 2,
+	   "of what is no step, or over, nothing is kept");
 }
 
 static void test_an_entry_that_serves_another(void)
@@ -183,7 +206,8 @@ static void test_an_entry_that_serves_another(void)
 	net_stop(&net, op);
 	comms_remove(&track, comm);
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		comms_remove(&track, comms_add(&track, &(struct comm_fields){ .id = 50 + i, .nranks = 8 }));
+		comms_remove(&track,
+		             comms_add(&track, &(struct comm_fields){ .id = 50 + i, .nranks = 8 }));
 	round_now();
 	round_now();
 	static const struct box_net_queue none;
@@ -192,11 +216,13 @@ static void test_an_entry_that_serves_another(void)
 	for (unsigned i = 0; i < BOX_NETS; i++) {
 		const struct box_net *one = &box.nets[i];
 
-		left += one->bytes || one->refused || one->socket_requests || one->other_requests || one->other_bytes;
+		left += one->bytes || one->refused || one->socket_requests || one->other_requests ||
+		        one->other_bytes;
 		for (unsigned q = 0; q < BOX_NET_QUEUES; q++)
 			left += memcmp(&one->queues[q], &none, sizeof(none)) != 0;
 	}
-	ok(!entry(SENT, true)->used && !left, "an entry that is free again has nothing of what it was");
+	ok(!entry(SENT, true)->used && !left,
+	   "an entry that is free again has nothing of what it was");
 }
 
 /* The socket transport has threads of its own. */
@@ -229,7 +255,8 @@ static void test_several_threads(void)
 		requests += sent->queues[i].requests;
 		bytes += sent->queues[i].bytes;
 		for (unsigned other = 0; other < i; other++)
-			ok(sent->queues[i].pair != sent->queues[other].pair, "no queue pair has two places");
+			ok(sent->queues[i].pair != sent->queues[other].pair,
+			   "no queue pair has two places");
 	}
 	ok(requests == 60000 && bytes == 600000, "threads that come at the same time lose nothing");
 }

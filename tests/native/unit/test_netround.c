@@ -53,7 +53,8 @@ static void *take_record_of_first(void)
 {
 	comms_remove(&track, comm);
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		comms_remove(&track, comms_add(&track, &(struct comm_fields){ .id = i, .nranks = 2, .name = "x" }));
+		comms_remove(&track, comms_add(&track, &(struct comm_fields){
+							   .id = i, .nranks = 2, .name = "x" }));
 	return comms_add(&track, &(struct comm_fields){ .id = 8, .nranks = 2, .name = "other" });
 }
 
@@ -76,7 +77,8 @@ static void test_communicators_end(void)
 	comms_remove(&track, comm);
 	pass(SECOND);
 	round_now();
-	ok(!slots_in_use() && waited(entry(1, true), 5, 0, 0, 0), "with its communicator an operation is given up");
+	ok(!slots_in_use() && waited(entry(1, true), 5, 0, 0, 0),
+	   "with its communicator an operation is given up");
 	net_stop(&net, step);
 	ok(stale() == 1, "what comes later is stale");
 	void *other = take_record_of_first();
@@ -84,12 +86,14 @@ static void test_communicators_end(void)
 	op = op_of(other, 1, true);
 	ok(op, "another one's operations are followed");
 	round_now();
-	ok(entries() == 1 && !all_ns(entry(1, true)), "the entry of one whose record serves another is free again");
+	ok(entries() == 1 && !all_ns(entry(1, true)),
+	   "the entry of one whose record serves another is free again");
 	begin();
 	net_step_start(&net, send_to(1));
 	take_record_of_first();
 	round_now();
-	ok(entries() == 1 && !slots_in_use(), "but not in the round that gives up its last operation");
+	ok(entries() == 1 && !slots_in_use(),
+	   "but not in the round that gives up its last operation");
 	round_now();
 	ok(!entries(), "in the next");
 }
@@ -112,15 +116,20 @@ static void test_an_end_that_is_not_told(void)
 		pass(SECOND);
 		round_now();
 	}
-	ok(before == 100 * SECOND && !slots_in_use(), "one is given up when its peer goes on for long without it");
+	ok(before == 100 * SECOND && !slots_in_use(),
+	   "one is given up when its peer goes on for long without it");
 }
 
 static struct sweep sweep;
 
 static void enqueue(void)
 {
-	track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = "AllReduce",
-						       .datatype = "ncclFloat32", .count = 1000, .channels = 1 });
+	track_operation(&track, comm,
+	                &(struct event){ .peer = EVENT_NO_PEER,
+	                                 .func = "AllReduce",
+	                                 .datatype = "ncclFloat32",
+	                                 .count = 1000,
+	                                 .channels = 1 });
 	sweep_round(&sweep, &track, clock_now); /* tells since when it is in flight */
 }
 
@@ -133,7 +142,8 @@ static void test_by_itself(void)
 	pass(9 * SECOND);
 	ok(!net_round(&net, clock_now), "nor while no operation is old");
 	pass(2 * SECOND);
-	ok(net_round(&net, clock_now) && net_events(&net) == (ABI_PROXY_OP | ABI_PROXY_STEP | ABI_NET_PLUGIN),
+	ok(net_round(&net, clock_now) &&
+	       net_events(&net) == (ABI_PROXY_OP | ABI_PROXY_STEP | ABI_NET_PLUGIN),
 	   "a hang is suspected when one has been in flight for 10 s");
 	pass(30 * SECOND);
 	ok(!net_round(&net, clock_now) && box.header->net_on && box.header->net_ns == 30 * SECOND,
@@ -158,7 +168,9 @@ static void test_modes(void)
 	begin_as(CONFIG_NET_ON, 3);
 	ok(!net_events(&net) && !net.ops, "nor does an interface that does not tell the states");
 	begin_as(CONFIG_NET_ON, 4);
-	ok(net_events(&net) == (ABI_PROXY_OP | ABI_PROXY_STEP | ABI_NET_PLUGIN) && box.header->net_on, "on asks from the start");
+	ok(net_events(&net) == (ABI_PROXY_OP | ABI_PROXY_STEP | ABI_NET_PLUGIN) &&
+	       box.header->net_on,
+	   "on asks from the start");
 	box.header->silent = BOX_SILENT_DISABLED;
 	round_now();
 	ok(!box.header->net_on, "while the site has it silenced nothing is taken");
@@ -169,7 +181,8 @@ static void test_modes(void)
 
 static _Atomic bool over;
 
-/* Steps overlap, so somebody is waited for from the first start to the last stop of an operation. */
+/* Steps overlap, so somebody is waited for from the first start to the last stop of an operation.
+ */
 static void *proxy(void *argument)
 {
 	unsigned me = (unsigned)(uintptr_t)argument;
@@ -209,7 +222,8 @@ static void test_races(void)
 	uint64_t ns = 0, started = atomic_load(&clock_now);
 
 	begin();
-	/* Of two threads that meet a new peer at the same time one misses its operation, and counts that. */
+	/* Of two threads that meet a new peer at the same time one misses its operation, and counts
+	 * that. */
 	for (unsigned i = 0; i < RACE_PROXIES; i++)
 		net_stop(&net, send_to((int)i));
 	atomic_store(&over, false);
@@ -226,8 +240,9 @@ static void test_races(void)
 	}
 	uint64_t passed = atomic_load(&clock_now) - started;
 
-	ok(ns >= passed && ns <= RACE_PROXIES * passed, "the sum of the times is that of the clock (%llu of %llu)",
-	   (unsigned long long)ns, (unsigned long long)passed);
+	ok(ns >= passed && ns <= RACE_PROXIES * passed,
+	   "the sum of the times is that of the clock (%llu of %llu)", (unsigned long long)ns,
+	   (unsigned long long)passed);
 	ok(!stale() && !slots_in_use(), "nothing is stale, nothing is left");
 }
 

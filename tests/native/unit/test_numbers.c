@@ -44,7 +44,8 @@ static void test_log2(void)
 	}
 	for (double x = -40; x < 40; x += 0.37)
 		worst_exp = fmax(worst_exp, fabs(rounding_exp2(x) / exp2(x) - 1));
-	ok(worst < 5.0 / LOG2_ONE, "log2 is off by less than 5 units of 2^-20 (%g)", worst * LOG2_ONE);
+	ok(worst < 5.0 / LOG2_ONE, "log2 is off by less than 5 units of 2^-20 (%g)",
+	   worst * LOG2_ONE);
 	ok(log2_q20(0) == 0, "log2 of nothing is 0");
 	ok(worst_exp < 1e-12, "2^x is within 1e-12 (%g)", worst_exp);
 }
@@ -56,7 +57,8 @@ static void test_rounding(void)
 	for (double v = 1e-6; v < 1e9; v *= 1.01)
 		worst = fmax(worst, fabs(rounding_binary(v, 9) / v - 1));
 	ok(worst < 0.002, "9 binary digits are within 0.2 %% (%g)", worst);
-	ok(rounding_binary(0, 9) == 0 && rounding_binary(NAN, 9) == 0, "nothing and no number round to 0");
+	ok(rounding_binary(0, 9) == 0 && rounding_binary(NAN, 9) == 0,
+	   "nothing and no number round to 0");
 	ok(rounding_binary(44.1181, 9) == 44.125, "44.1 GB/s is a short number");
 	ok(rounding_seconds(1500000000) == 1.5, "1.5 s is 1.5");
 	ok(rounding_seconds(1) == 0, "seconds are rounded down");
@@ -69,20 +71,28 @@ static void test_bandwidth(void)
 		int nranks;
 		double factor;
 	} cases[] = {
-		{ BOX_FUNC_ALLREDUCE, 1, 0 },     { BOX_FUNC_ALLREDUCE, 0, 0 },
-		{ BOX_FUNC_ALLTOALL, 8, 1 },      { BOX_FUNC_UNKNOWN, 8, 0 },
-		{ BOX_FUNC_ALLREDUCE, 2, 1 },     { BOX_FUNC_ALLREDUCE, 8, 1.75 },
-		{ BOX_FUNC_ALLGATHER, 8, 7 },     { BOX_FUNC_REDUCESCATTER, 32, 31 },
-		{ BOX_FUNC_BROADCAST, 8, 1 },     { BOX_FUNC_SEND, 8, 1 },
+		{ BOX_FUNC_ALLREDUCE, 1, 0 }, { BOX_FUNC_ALLREDUCE, 0, 0 },
+		{ BOX_FUNC_ALLTOALL, 8, 1 },  { BOX_FUNC_UNKNOWN, 8, 0 },
+		{ BOX_FUNC_ALLREDUCE, 2, 1 }, { BOX_FUNC_ALLREDUCE, 8, 1.75 },
+		{ BOX_FUNC_ALLGATHER, 8, 7 }, { BOX_FUNC_REDUCESCATTER, 32, 31 },
+		{ BOX_FUNC_BROADCAST, 8, 1 }, { BOX_FUNC_SEND, 8, 1 },
 	};
 	static const struct {
 		uint64_t bytes;
 		const char *label;
 	} sizes[] = {
-		{ 0, "0-2B" },           { 1, "0-2B" },           { 2, "2-4B" },
-		{ 1023, "512-1024B" },   { 1024, "1-2KB" },       { 65536, "64-128KB" },
-		{ 1048575, "512-1024KB" }, { 1048576, "1-2MB" },  { 1572864, "1-2MB" },
-		{ 512ull << 20, "512-1024MB" }, { 9ull << 29, "4-8GB" }, { UINT64_MAX, "8-16EB" },
+		{ 0, "0-2B" },
+		{ 1, "0-2B" },
+		{ 2, "2-4B" },
+		{ 1023, "512-1024B" },
+		{ 1024, "1-2KB" },
+		{ 65536, "64-128KB" },
+		{ 1048575, "512-1024KB" },
+		{ 1048576, "1-2MB" },
+		{ 1572864, "1-2MB" },
+		{ 512ull << 20, "512-1024MB" },
+		{ 9ull << 29, "4-8GB" },
+		{ UINT64_MAX, "8-16EB" },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
@@ -108,12 +118,14 @@ static void test_words(void)
 	for (unsigned i = 1; i < BOX_PROTOS; i++)
 		round_trip &= strings_number(STRINGS_PROTO, box_proto_name(i)) == i;
 	ok(round_trip, "every word has a number and comes back");
-	ok(!strings_number(STRINGS_FUNC, NULL) && !strings_number(STRINGS_FUNC, "") && !strings_number(STRINGS_FUNC, "AllReduceX") && !strings_number(STRINGS_ALGO, "ring") &&
-		   !strings_number(STRINGS_ALGO, "GROUP"),
+	ok(!strings_number(STRINGS_FUNC, NULL) && !strings_number(STRINGS_FUNC, "") &&
+	       !strings_number(STRINGS_FUNC, "AllReduceX") &&
+	       !strings_number(STRINGS_ALGO, "ring") && !strings_number(STRINGS_ALGO, "GROUP"),
 	   "other words are not known");
 	ok(!strcmp(box_func_name(999), "Unknown"), "a number that is none has a name");
-	ok(strings_datatype_bytes("ncclFloat32") == 4 && strings_datatype_bytes("ncclBfloat16") == 2 &&
-		   strings_datatype_bytes("ncclInt64") == 8,
+	ok(strings_datatype_bytes("ncclFloat32") == 4 &&
+	       strings_datatype_bytes("ncclBfloat16") == 2 &&
+	       strings_datatype_bytes("ncclInt64") == 8,
 	   "elements have NCCL's sizes");
 	ok(strings_datatype_bytes("Unknown") == 1 && strings_datatype_bytes(NULL) == 1,
 	   "ncclUint8, which NCCL calls Unknown, has 1 byte");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nothing is measured, and yet events come: NCCL's mask is the process's, and others set bits in it. Also after the
- * last finalize, and with handles that are none of ours. */
+/* Nothing is measured, and yet events come: NCCL's mask is the process's, and others set bits in
+ * it. Also after the last finalize, and with handles that are none of ours. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,13 +15,15 @@ extern const struct abi_table_v5 ncclProfiler_v5, ncclProfiler_v6;
 extern const struct abi_table_v7 ncclProfiler_v7;
 
 static void *odd_handles[] = {
-	NULL, (void *)1, (void *)0x7fffffffffff0002ull, (void *)0xffffffffffffffffull, (void *)0x40, &odd_handles,
+	NULL,         (void *)1,    (void *)0x7fffffffffff0002ull, (void *)0xffffffffffffffffull,
+	(void *)0x40, &odd_handles,
 };
 #define ODD (sizeof(odd_handles) / sizeof(*odd_handles))
 #define TYPES 14u /* bits; NCCL 2.32 has 13 */
 #define STATES 32
 
-/* Every type of event with every odd parent, its states and its stop. How many wrote no handle or said no success. */
+/* Every type of event with every odd parent, its states and its stop. How many wrote no handle or
+ * said no success. */
 #define CALL_ALL(table, descriptor, context)                                                       \
 	do {                                                                                       \
 		for (unsigned i = 0; i < TYPES * ODD; i++) {                                       \
@@ -35,7 +37,8 @@ static void *odd_handles[] = {
 			wrong += handle == &event;                                                 \
 			for (int state = -1; state < STATES; state++) {                            \
 				wrong += (table).record_event_state(handle, state, NULL) != 0;     \
-				wrong += (table).record_event_state(odd_handles[i % ODD], state, NULL) != 0; \
+				wrong += (table).record_event_state(odd_handles[i % ODD], state,   \
+				                                    NULL) != 0;                    \
 			}                                                                          \
 			wrong += (table).stop_event(handle) != 0;                                  \
 			wrong += (table).stop_event(odd_handles[i % ODD]) != 0;                    \

@@ -152,7 +152,7 @@ static void test_bad_words(void)
 	settings_init(&table);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		char *const words[] = { (char *)"conf=/nonexistent/conf", (char *)"default=prom",
-			                cases[i] };
+		                        cases[i] };
 
 		ok(options_load_site(&s, 3, words, why) == -EINVAL &&
 		       !strncmp(why, "plugstack.conf: ", 16) && !memcmp(&s, &table, sizeof(s)),

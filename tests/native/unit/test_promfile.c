@@ -76,21 +76,28 @@ static void check_room(void)
 	ok(status_of(NAME).st_ino == spare.st_ino && status_of(BESIDE).st_ino == first.st_ino,
 	   "in the file beside, which has changed places with the first");
 	ok(holds(reader, 100, 'a'), "who has opened the first file reads it to its end");
-	nanosleep(&(struct timespec){ 0, 50000000 }, NULL); /* as an interval: beyond the grain of a file's times */
-	ok(!replace(3, 'c', true) && now_holds(3, 'c'), "a shorter text leaves nothing of a longer one");
-	ok(status_of(NAME).st_ino == first.st_ino && status_of(NAME).st_blocks >= 32, "and keeps the room");
+	nanosleep(&(struct timespec){ 0, 50000000 },
+	          NULL); /* as an interval: beyond the grain of a file's times */
+	ok(!replace(3, 'c', true) && now_holds(3, 'c'),
+	   "a shorter text leaves nothing of a longer one");
+	ok(status_of(NAME).st_ino == first.st_ino && status_of(NAME).st_blocks >= 32,
+	   "and keeps the room");
 	ok(!holds(reader, 100, 'a') && fstat(reader, &spare) == 0 &&
-		   (spare.st_mtim.tv_sec != first.st_mtim.tv_sec || spare.st_mtim.tv_nsec != first.st_mtim.tv_nsec),
+	       (spare.st_mtim.tv_sec != first.st_mtim.tv_sec ||
+	        spare.st_mtim.tv_nsec != first.st_mtim.tv_nsec),
 	   "who still reads that file can see that it was written to");
 	close(reader);
 	ok(!replace(3000, 'd', true) && now_holds(3000, 'd'), "a text beyond the room gets more");
 	ok(!replace(3001, 'e', true) && now_holds(3001, 'e'), "and the next one, too");
-	ok(!replace(11000, 'f', true) && status_of(NAME).st_size > PROMFILE_MAX_BYTES && now_holds(11000, 'f'),
+	ok(!replace(11000, 'f', true) && status_of(NAME).st_size > PROMFILE_MAX_BYTES &&
+	       now_holds(11000, 'f'),
 	   "one beyond the agent's limit is written as it is");
-	ok(!replace(10000, 'g', true) && !replace(10000, 'h', true) && status_of(NAME).st_size == PROMFILE_MAX_BYTES,
+	ok(!replace(10000, 'g', true) && !replace(10000, 'h', true) &&
+	       status_of(NAME).st_size == PROMFILE_MAX_BYTES,
 	   "one below it stays below it");
 	promfile_remove(dir_fd, NAME);
-	ok(status_of(NAME).st_size < 0 && status_of(BESIDE).st_size < 0, "both files are gone at the end");
+	ok(status_of(NAME).st_size < 0 && status_of(BESIDE).st_size < 0,
+	   "both files are gone at the end");
 }
 
 static void check_odd(void)
@@ -98,12 +105,12 @@ static void check_odd(void)
 	int fd = openat(dir_fd, BESIDE, O_WRONLY | O_CREAT, 0600);
 
 	ok(fd >= 0 && !ftruncate(fd, 100 << 20) && !replace(10, 'a', true) && now_holds(10, 'a') &&
-		   status_of(NAME).st_size == 16384,
+	       status_of(NAME).st_size == 16384,
 	   "a file of 100 MB beside is not used");
 	close(fd);
 	unlinkat(dir_fd, BESIDE, 0);
 	ok(!symlinkat("target", dir_fd, BESIDE) && !replace(10, 'b', true) && now_holds(10, 'b') &&
-		   status_of("target").st_size < 0,
+	       status_of("target").st_size < 0,
 	   "a link beside is not followed");
 	unlinkat(dir_fd, BESIDE, 0);
 	ok(!mkfifoat(dir_fd, BESIDE, 0600) && !replace(10, 'c', true) && now_holds(10, 'c'),
@@ -123,7 +130,8 @@ int main(void)
 	ok(status_of(BESIDE).st_size < 0, "with nothing beside");
 	promfile_remove(dir_fd, NAME);
 	rmdir(dir);
-	ok(replace(10, 'a', true) < 0 && replace(10, 'a', false) < 0, "a directory that is gone is an error");
+	ok(replace(10, 'a', true) < 0 && replace(10, 'a', false) < 0,
+	   "a directory that is gone is an error");
 	free(text.data);
 	return done_testing();
 }

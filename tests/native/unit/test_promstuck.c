@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Metrics in the user's own directory, which is on a file system that hangs: NCCL and exit() do not wait for it. */
+/* Metrics in the user's own directory, which is on a file system that hangs: NCCL and exit() do not
+ * wait for it. */
 #include <fcntl.h>
 #include <glob.h>
 #include <stdio.h>
@@ -100,11 +101,14 @@ static void *make(void)
 	static int mask;
 	void *context;
 
-	inspector_init(&(struct inspector_comm){ .api = 7, .fields = { .id = 1, .nranks = 2, .name = "c" } }, &context, &mask);
+	inspector_init(
+	    &(struct inspector_comm){ .api = 7, .fields = { .id = 1, .nranks = 2, .name = "c" } },
+	    &context, &mask);
 	return context;
 }
 
-/* A process that exits without an end of its communicator, while that hangs; how long the exit takes. */
+/* A process that exits without an end of its communicator, while that hangs; how long the exit
+ * takes. */
 static uint64_t exit_ms(int call, int *status)
 {
 	int word[2];
@@ -137,13 +141,14 @@ static void test_exit(void)
 	int status;
 	uint64_t took = exit_ms(NOTHING, &status);
 
-	ok(!status && took < 80 && !count("*.prom") && !count(".*.tmp"), "a process that exits leaves nothing (%llu ms)",
-	   (unsigned long long)took);
+	ok(!status && took < 80 && !count("*.prom") && !count(".*.tmp"),
+	   "a process that exits leaves nothing (%llu ms)", (unsigned long long)took);
 	took = exit_ms(RENAME, &status);
-	ok(!status && took < 120 && !count("*.prom") && !count(".*.tmp"), "nor one that was just writing (%llu ms)",
-	   (unsigned long long)took);
+	ok(!status && took < 120 && !count("*.prom") && !count(".*.tmp"),
+	   "nor one that was just writing (%llu ms)", (unsigned long long)took);
 	took = exit_ms(UNLINK, &status);
-	ok(!status && took < EXIT_MS, "one whose directory hangs exits all the same (%llu ms)", (unsigned long long)took);
+	ok(!status && took < EXIT_MS, "one whose directory hangs exits all the same (%llu ms)",
+	   (unsigned long long)took);
 	ok(count("*.prom") == 1, "and its files stay: nobody could take them away");
 }
 
@@ -159,7 +164,8 @@ static void test_life(void)
 	void *mine = make();
 	uint64_t took = now_ms() - began;
 
-	ok(mine && took < 500, "the first communicator does not wait for the directory (%llu ms)", (unsigned long long)took);
+	ok(mine && took < 500, "the first communicator does not wait for the directory (%llu ms)",
+	   (unsigned long long)took);
 	ok(wait_until_stuck(), "which hangs");
 	began = now_ms();
 	inspector_finalize(mine);

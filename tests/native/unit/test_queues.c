@@ -12,7 +12,8 @@ static void begin_looking(void)
 	begin();
 	now_tick = clock_ticks();
 	sweep_round(&sweep, &track, now_tick);
-	track.clocks_ticks = INT64_MAX; /* rounds are played ahead of the machine's clock: the clocks are compared once */
+	track.clocks_ticks = INT64_MAX; /* rounds are played ahead of the machine's clock: the
+	                                   clocks are compared once */
 }
 
 static void look(void)
@@ -40,11 +41,13 @@ static void test_what_waits(void)
 
 	start(comm, 1, 1024);
 	look();
-	ok(about(queued_s(), 2), "two that were called and have not begun, for a second each (%.2f s)", queued_s());
+	ok(about(queued_s(), 2),
+	   "two that were called and have not begun, for a second each (%.2f s)", queued_s());
 	stop(kernel(waiting, 0, 300), 400);
 	look();
 	ok(about(queued_s(), 3), "then one for another second (%.2f s)", queued_s());
-	ok(box.comms[0].looks == 3 && key_of(ALLREDUCE)->queued_looks == 2, "in two of three looks");
+	ok(box.comms[0].looks == 3 && key_of(ALLREDUCE)->queued_looks == 2,
+	   "in two of three looks");
 }
 
 static void test_what_began(void)
@@ -69,8 +72,11 @@ static void test_long_steps(void)
 		stop(kernel(op, 0, 100), 200);
 		look();
 	}
-	ok(about(queued_s(), 30) && box.comms[0].looks == 41 && key_of(ALLREDUCE)->queued_looks == 30,
-	   "a step of four seconds: what waited in rounds without an end counts when it ends (%.2f s)", queued_s());
+	ok(about(queued_s(), 30) && box.comms[0].looks == 41 &&
+	       key_of(ALLREDUCE)->queued_looks == 30,
+	   "a step of four seconds: what waited in rounds without an end counts when it ends (%.2f "
+	   "s)",
+	   queued_s());
 }
 
 static void test_a_standstill(void)
@@ -85,8 +91,8 @@ static void test_a_standstill(void)
 	ok(queued_s() == 0, "what never begins is a hang and no queue");
 	stop(kernel(op, 0, 300), 400);
 	look();
-	ok(queued_s() < 121 && box.comms[0].looks < 125, "and if it ends, the last two minutes at most (%.0f s)",
-	   queued_s());
+	ok(queued_s() < 121 && box.comms[0].looks < 125,
+	   "and if it ends, the last two minutes at most (%.0f s)", queued_s());
 }
 
 static void test_what_was_overtaken(void)
@@ -95,18 +101,22 @@ static void test_what_was_overtaken(void)
 	start(comm, 1, 1024);
 	whole_operation(100, 200);
 	look();
-	ok(queued_s() == 0, "what a later one has overtaken is in no queue: it gets no kernel event");
+	ok(queued_s() == 0,
+	   "what a later one has overtaken is in no queue: it gets no kernel event");
 }
 
 static void test_whose_it_is(void)
 {
 	begin_looking();
-	void *other = comms_add(&track, &(struct comm_fields){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2, .rank = 3 });
+	void *other = comms_add(
+	    &track,
+	    &(struct comm_fields){ .id = 8, .name = "d", .nranks = 8, .nnodes = 2, .rank = 3 });
 
 	whole_operation(100, 200);
 	start(other, 1, 1024);
 	look();
-	ok(queued_s() == 0 && !box.comms[1].looks, "a look counts when the communicator itself moves");
+	ok(queued_s() == 0 && !box.comms[1].looks,
+	   "a look counts when the communicator itself moves");
 	stop(kernel(start(other, 1, 1024), 0, 300), 400);
 	look();
 	ok(box.comms[1].looks == 2, "all of them then");

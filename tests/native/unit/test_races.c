@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Application threads, kernel threads, the writer's rounds and communicators that come and go, all at once: the sums
- * must be exact, and TSan must find nothing. */
+/* Application threads, kernel threads, the writer's rounds and communicators that come and go, all
+ * at once: the sums must be exact, and TSan must find nothing. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -46,10 +46,13 @@ static void *application(void *argument)
 
 	for (unsigned i = 0; i < OPERATIONS; i++) {
 		void *op = track_operation(&track, pair->comm,
-					   &(struct event){ .peer = EVENT_NO_PEER, .func = "AllReduce",
-							    .datatype = "ncclInt8", .algo = i % 3 ? "RING" : "TREE",
-							    .proto = "LL", .count = 1ull << (i % 20),
-							    .channels = CHANNELS });
+		                           &(struct event){ .peer = EVENT_NO_PEER,
+		                                            .func = "AllReduce",
+		                                            .datatype = "ncclInt8",
+		                                            .algo = i % 3 ? "RING" : "TREE",
+		                                            .proto = "LL",
+		                                            .count = 1ull << (i % 20),
+		                                            .channels = CHANNELS });
 
 		while (atomic_load(&pair->head) - atomic_load(&pair->tail) == QUEUE)
 			sched_yield();
@@ -109,11 +112,13 @@ static void *churn(void *argument)
 	(void)argument;
 	for (unsigned i = 0; !atomic_load(&over); i++) {
 		pthread_mutex_lock(&tables);
-		void *comm = comms_add(&track, &(struct comm_fields){ .id = 1, .nranks = 2, .name = "short" });
+		void *comm = comms_add(
+		    &track, &(struct comm_fields){ .id = 1, .nranks = 2, .name = "short" });
 		pthread_mutex_unlock(&tables);
 		if (i % 256 == 0) /* their operations wait for the sweep, and the pool is for all */
-			track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .count = 77,
-								       .channels = 1 });
+			track_operation(
+			    &track, comm,
+			    &(struct event){ .peer = EVENT_NO_PEER, .count = 77, .channels = 1 });
 		pthread_mutex_lock(&tables);
 		comms_remove(&track, comm);
 		pthread_mutex_unlock(&tables);
@@ -136,10 +141,12 @@ int main(void)
 	log2_init();
 	config_load(&config, no_environment);
 	box_open(&box, -1, "0", &error);
-	track_init(&track, &box, clock_calibrate(), &(struct track_options){ .timing = BOX_TIMING_GPU });
+	track_init(&track, &box, clock_calibrate(),
+	           &(struct track_options){ .timing = BOX_TIMING_GPU });
 	samples_init(&samples, &track);
 	for (unsigned i = 0; i < PAIRS; i++)
-		pairs[i].comm = comms_add(&track, &(struct comm_fields){ .id = 10 + i, .nranks = 8, .name = "pair" });
+		pairs[i].comm = comms_add(
+		    &track, &(struct comm_fields){ .id = 10 + i, .nranks = 8, .name = "pair" });
 	for (unsigned i = 0; i < PAIRS; i++) {
 		pthread_create(&threads[2 * i], NULL, application, &pairs[i]);
 		pthread_create(&threads[2 * i + 1], NULL, kernels, &pairs[i]);
@@ -169,14 +176,17 @@ int main(void)
 		if (box.header->dropped[reason])
 			printf("# dropped for reason %u: %llu\n", reason,
 			       (unsigned long long)box.header->dropped[reason]);
-	ok(ops == PAIRS * OPERATIONS, "no operation is lost or counted twice (%llu)", (unsigned long long)ops);
+	ok(ops == PAIRS * OPERATIONS, "no operation is lost or counted twice (%llu)",
+	   (unsigned long long)ops);
 	ok(in_buckets == ops && begun_is_ops, "each is in a histogram");
 	ok(box.unions[0].operations + header->samples_lost == ops && !header->samples_unkinded,
-	   "each went on to the samples, or is counted as lost on the way (%llu)", (unsigned long long)header->samples_lost);
+	   "each went on to the samples, or is counted as lost on the way (%llu)",
+	   (unsigned long long)header->samples_lost);
 	ok(busy == ops * (2000 + CHANNELS - 1), "the sum of their times is exact");
 	for (unsigned i = 0; i < PAIRS; i++)
 		ok(box.comms[i].enqueued == OPERATIONS && box.comms[i].started == OPERATIONS &&
-			   box.comms[i].completed == OPERATIONS && box.comms[i].last_sequence == OPERATIONS,
+		       box.comms[i].completed == OPERATIONS &&
+		       box.comms[i].last_sequence == OPERATIONS,
 		   "communicator %u has all of its own", i);
 	return done_testing();
 }

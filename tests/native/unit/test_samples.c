@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exact records of operations: which are kept, what is in them, and that the bursts of any two ranks nest. */
+/* Exact records of operations: which are kept, what is in them, and that the bursts of any two
+ * ranks nest. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -35,9 +36,14 @@ static void test_collective(void)
 {
 	begin_samples();
 	void *op = track_operation(&track, comm,
-				   &(struct event){ .peer = EVENT_NO_PEER, .func = "AllReduce", .datatype = "ncclFloat32",
-						    .algo = "TREE", .proto = "LL128", .count = 300001, .sequence = 41,
-						    .channels = 2 });
+	                           &(struct event){ .peer = EVENT_NO_PEER,
+	                                            .func = "AllReduce",
+	                                            .datatype = "ncclFloat32",
+	                                            .algo = "TREE",
+	                                            .proto = "LL128",
+	                                            .count = 300001,
+	                                            .sequence = 41,
+	                                            .channels = 2 });
 	void *one = kernel(op, 0, 1000), *two = kernel(op, 1, 900);
 
 	stop(one, 5000);
@@ -47,23 +53,26 @@ static void test_collective(void)
 	const struct box_sample *sample = sample_at(0);
 	const struct box_sample_kind *kind = kind_at(sample);
 
-	ok(sample->start_ns == gpu_ns + 900 && sample->stop_ns == gpu_ns + 6000, "with begin and end by the GPU's clock");
-	ok(sample->index == 42 && !sample->peer && sample->channels == 2 && !sample->flags && !sample->queued_us,
+	ok(sample->start_ns == gpu_ns + 900 && sample->stop_ns == gpu_ns + 6000,
+	   "with begin and end by the GPU's clock");
+	ok(sample->index == 42 && !sample->peer && sample->channels == 2 && !sample->flags &&
+	       !sample->queued_us,
 	   "NCCL's number for it, from 1, and its channels");
-	ok((uint64_t)sample->mantissa << (kind->size_class - 15) == (1200004 & ~31), "and its bytes (%llu)",
-	   (unsigned long long)sample->mantissa << (kind->size_class - 15));
-	ok(kind->used == 1 && kind->comm_id == 7 && kind->nranks == 8 && kind->nnodes == 2 && kind->rank == 3 &&
-		   !kind->gpu && !kind->incarnation && !strcmp(kind->name, "c"),
+	ok((uint64_t)sample->mantissa << (kind->size_class - 15) == (1200004 & ~31),
+	   "and its bytes (%llu)", (unsigned long long)sample->mantissa << (kind->size_class - 15));
+	ok(kind->used == 1 && kind->comm_id == 7 && kind->nranks == 8 && kind->nnodes == 2 &&
+	       kind->rank == 3 && !kind->gpu && !kind->incarnation && !strcmp(kind->name, "c"),
 	   "its kind knows the communicator");
-	ok(kind->func == BOX_FUNC_ALLREDUCE && kind->size_class == 20 && kind->algo == BOX_ALGO_TREE &&
-		   kind->proto == BOX_PROTO_LL128,
+	ok(kind->func == BOX_FUNC_ALLREDUCE && kind->size_class == 20 &&
+	       kind->algo == BOX_ALGO_TREE && kind->proto == BOX_PROTO_LL128,
 	   "and what it was");
 	const struct box_union *gpu = &box.unions[0];
 
-	ok(gpu->used == 1 && gpu->operations == 1 && gpu->busy_ns == 5100 && gpu->windows == 1, "the GPU was busy for its time");
+	ok(gpu->used == 1 && gpu->operations == 1 && gpu->busy_ns == 5100 && gpu->windows == 1,
+	   "the GPU was busy for its time");
 	whole_operation(10000, 12000);
-	ok(samples_round(&samples) == 1 && sample_at(1)->mantissa == 4096 && kind_at(sample_at(1))->size_class == 12 &&
-		   sample_at(1)->kind != sample->kind,
+	ok(samples_round(&samples) == 1 && sample_at(1)->mantissa == 4096 &&
+	       kind_at(sample_at(1))->size_class == 12 && sample_at(1)->kind != sample->kind,
 	   "another size is another kind; small ones have all their bytes");
 }
 
@@ -74,8 +83,9 @@ static void test_peers(void)
 		int peer;
 		uint64_t bytes;
 		uint32_t index;
-	} calls[] = { { "Send", 5, 8192, 1 }, { "Send", 5, 8192, 2 }, { "Recv", 5, 8192, 1 }, { "Send", 6, 8192, 1 },
-		      { "Send", 5, 0, 3 },    { "Send", 5, 8192, 4 }, { "Send", 3, 8192, 0 } };
+	} calls[] = { { "Send", 5, 8192, 1 }, { "Send", 5, 8192, 2 }, { "Recv", 5, 8192, 1 },
+	              { "Send", 6, 8192, 1 }, { "Send", 5, 0, 3 },    { "Send", 5, 8192, 4 },
+	              { "Send", 3, 8192, 0 } };
 	unsigned kept = 0;
 	bool is_right = true;
 
@@ -88,10 +98,11 @@ static void test_peers(void)
 		stop(kernel(op, 0, 1000 * i + 1), 1000 * i + 500);
 		samples_round(&samples);
 		is_right = is_right && sample_at(kept)->index == calls[i].index &&
-			   sample_at(kept)->peer == calls[i].peer + 1;
+		           sample_at(kept)->peer == calls[i].peer + 1;
 		kept++;
 	}
-	ok(is_right && kept == 5, "Sends and Recvs are numbered by peer, those without a time, too (%u)", kept);
+	ok(is_right && kept == 5,
+	   "Sends and Recvs are numbered by peer, those without a time, too (%u)", kept);
 }
 
 /* A call with so many Sends and as many Recvs. */
@@ -115,18 +126,24 @@ static void test_groups(void)
 {
 	begin_samples();
 	group_of(4);
-	ok(box.header->samples_kept == 9 && sample_at(8)->flags == BOX_SAMPLE_GROUP && sample_at(8)->index == 1 &&
-		   !sample_at(8)->peer && kind_at(sample_at(8))->func == BOX_FUNC_SENDRECV &&
-		   kind_at(sample_at(8))->algo == BOX_ALGO_GROUP,
-	   "a group of eight members is there, and they are, too (%llu)", (unsigned long long)box.header->samples_kept);
-	ok(box.unions[0].busy_ns == 8907, "its time counts once (%llu)", (unsigned long long)box.unions[0].busy_ns);
+	ok(box.header->samples_kept == 9 && sample_at(8)->flags == BOX_SAMPLE_GROUP &&
+	       sample_at(8)->index == 1 && !sample_at(8)->peer &&
+	       kind_at(sample_at(8))->func == BOX_FUNC_SENDRECV &&
+	       kind_at(sample_at(8))->algo == BOX_ALGO_GROUP,
+	   "a group of eight members is there, and they are, too (%llu)",
+	   (unsigned long long)box.header->samples_kept);
+	ok(box.unions[0].busy_ns == 8907, "its time counts once (%llu)",
+	   (unsigned long long)box.unions[0].busy_ns);
 	group_of(7);
-	ok(box.header->samples_kept == 10 && kind_at(sample_at(9))->func == BOX_FUNC_ALLTOALL && sample_at(9)->index == 1,
+	ok(box.header->samples_kept == 10 && kind_at(sample_at(9))->func == BOX_FUNC_ALLTOALL &&
+	       sample_at(9)->index == 1,
 	   "of a larger one only the group");
 	group_of(7);
-	ok(sample_at(10)->index == 2 && sample_at(10)->stop_ns - sample_at(10)->start_ns == 8913, "and they are numbered by function");
+	ok(sample_at(10)->index == 2 && sample_at(10)->stop_ns - sample_at(10)->start_ns == 8913,
+	   "and they are numbered by function");
 	group_of(4);
-	ok(sample_at(19)->index == 2 && kind_at(sample_at(19))->func == BOX_FUNC_SENDRECV, "each for itself");
+	ok(sample_at(19)->index == 2 && kind_at(sample_at(19))->func == BOX_FUNC_SENDRECV,
+	   "each for itself");
 }
 
 /* As NCCL calls it from v4 on. */
@@ -135,8 +152,13 @@ static void *start_fast(void)
 	void *op = NULL;
 
 	track_coll(&track, comm,
-		   &(struct abi_coll){ .func = "AllReduce", .datatype = "ncclFloat32", .algo = "RING", .proto = "SIMPLE",
-				       .count = 1024, .channels = 1 }, &op);
+	           &(struct abi_coll){ .func = "AllReduce",
+	                               .datatype = "ncclFloat32",
+	                               .algo = "RING",
+	                               .proto = "SIMPLE",
+	                               .count = 1024,
+	                               .channels = 1 },
+	           &op);
 	return op;
 }
 
@@ -157,7 +179,8 @@ static void test_queued(void)
 		known += sample_at(i)->queued_us != 0;
 		known_at += (i + 1) % TRACK_CALL_SAMPLE == 0 && sample_at(i)->queued_us >= 1;
 	}
-	ok(known == 4 && known_at == 4, "of one operation in 64 it is known how long it was queued");
+	ok(known == 4 && known_at == 4,
+	   "of one operation in 64 it is known how long it was queued");
 }
 
 static void test_no_key(void)
@@ -168,7 +191,8 @@ static void test_no_key(void)
 		box.keys[i].used = 1;
 	whole_operation(1000, 2000);
 	samples_round(&samples);
-	ok(!box.header->samples_kept && box.header->samples_unkinded == 1 && box.unions[0].busy_ns == 1000,
+	ok(!box.header->samples_kept && box.header->samples_unkinded == 1 &&
+	       box.unions[0].busy_ns == 1000,
 	   "an operation without a kind is counted, and its GPU was busy");
 }
 
@@ -179,7 +203,8 @@ static void test_too_many_kinds(void)
 		box.sample_kinds[i].used = 1;
 	whole_operation(1000, 2000);
 	samples_round(&samples);
-	ok(!box.header->samples_kept && box.header->samples_unkinded == 1, "so is one for whose kind there is no room");
+	ok(!box.header->samples_kept && box.header->samples_unkinded == 1,
+	   "so is one for whose kind there is no room");
 }
 
 static void test_cpu_timed(void)
@@ -196,7 +221,9 @@ static void test_cpu_timed(void)
 static void churn(void)
 {
 	for (unsigned i = 0; i < 2 * BOX_LIVE_COMMS; i++)
-		comms_remove(&track, comms_add(&track, &(struct comm_fields){ .id = 1000 + i, .nranks = 2, .name = "x" }));
+		comms_remove(&track,
+		             comms_add(&track, &(struct comm_fields){
+						   .id = 1000 + i, .nranks = 2, .name = "x" }));
 }
 
 static void test_communicators_go(void)
@@ -205,18 +232,22 @@ static void test_communicators_go(void)
 	whole_operation(1000, 2000);
 	comms_remove(&track, comm);
 	churn(); /* nobody has looked at the operation yet */
-	ok(box.header->samples_kept == 1 && kind_at(sample_at(0))->comm_id == 7 && kind_at(sample_at(0))->incarnation == 0,
+	ok(box.header->samples_kept == 1 && kind_at(sample_at(0))->comm_id == 7 &&
+	       kind_at(sample_at(0))->incarnation == 0,
 	   "what is over before its communicator goes is kept");
-	comm = comms_add(&track, &(struct comm_fields){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
+	comm = comms_add(&track, &(struct comm_fields){
+				     .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
 	whole_operation(3000, 4000);
 	samples_round(&samples);
 	ok(kind_at(sample_at(1))->comm_id == 7 && kind_at(sample_at(1))->incarnation == 1 &&
-		   kind_at(sample_at(0))->incarnation == 0,
+	       kind_at(sample_at(0))->incarnation == 0,
 	   "a communicator of the same id is another one");
-	comm = comms_add(&track, &(struct comm_fields){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 4 });
+	comm = comms_add(&track, &(struct comm_fields){
+				     .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 4 });
 	whole_operation(5000, 6000);
 	samples_round(&samples);
-	ok(kind_at(sample_at(2))->rank == 4 && !kind_at(sample_at(2))->incarnation, "but not another rank of it in this process");
+	ok(kind_at(sample_at(2))->rank == 4 && !kind_at(sample_at(2))->incarnation,
+	   "but not another rank of it in this process");
 }
 
 static void test_lost(void)
@@ -229,22 +260,27 @@ static void test_lost(void)
 	unsigned taken = samples_round(&samples);
 
 	ok(taken == ENDS_CHUNKS * ENDS_CHUNK - 1 && box.header->samples_lost == 10000 - taken,
-	   "what finds no room on its way is counted (%llu)", (unsigned long long)box.header->samples_lost);
-	ok(box.unions[0].lost == 10000 - taken && box.unions[0].operations == taken + 1 && !box.header->dropped[BOX_DROP_STALE],
+	   "what finds no room on its way is counted (%llu)",
+	   (unsigned long long)box.header->samples_lost);
+	ok(box.unions[0].lost == 10000 - taken && box.unions[0].operations == taken + 1 &&
+	       !box.header->dropped[BOX_DROP_STALE],
 	   "the window says so, too");
 	ok(box.keys[0].ops == 10001, "and the rest of the box has all");
 }
 
-/* A rank whose operations have ended at given times, in the past. Its clocks agree with CLOCK_REALTIME. */
+/* A rank whose operations have ended at given times, in the past. Its clocks agree with
+ * CLOCK_REALTIME. */
 static void begin_history(void)
 {
 	begin_samples();
 	uint64_t tick = clock_ticks();
 
-	box.comms[0].clock_ahead_ns = (int64_t)(clock_ticks_to_ns(tick, track.ns_per_tick_q32) - clock_ns(CLOCK_REALTIME));
+	box.comms[0].clock_ahead_ns =
+	    (int64_t)(clock_ticks_to_ns(tick, track.ns_per_tick_q32) - clock_ns(CLOCK_REALTIME));
 	box.comms[0].clock_ahead_before_ns = box.comms[0].clock_ahead_ns;
 	box.comms[0].clock_since_tick = tick;
-	if (keys_find(&track.keys, &box, &(struct key_fields){ .func = BOX_FUNC_ALLREDUCE, .size_class = 12 }))
+	if (keys_find(&track.keys, &box,
+	              &(struct key_fields){ .func = BOX_FUNC_ALLREDUCE, .size_class = 12 }))
 		ok(false, "a history has the first key");
 }
 
@@ -252,9 +288,11 @@ static void ended(uint64_t real_ns, uint64_t number)
 {
 	uint32_t place = ends_place(&track.ends, &box, 0);
 
-	track.ends.ends[place] = (struct box_sample){ .start_ns = real_ns - 1 - number % 1000, .stop_ns = real_ns,
-						       .index = (uint32_t)number, .mantissa = 4096,
-						       .queued_us = (uint32_t)number };
+	track.ends.ends[place] = (struct box_sample){ .start_ns = real_ns - 1 - number % 1000,
+	                                              .stop_ns = real_ns,
+	                                              .index = (uint32_t)number,
+	                                              .mantissa = 4096,
+	                                              .queued_us = (uint32_t)number };
 	ends_hand_over(&box, 0, place);
 	if (number % 1000 == 0)
 		samples_round(&samples);
@@ -298,17 +336,19 @@ static struct bursts play(unsigned every, uint64_t spacing_ns)
 	for (unsigned i = 0; i < BOX_SAMPLES; i++)
 		if (box.samples[i].start_ns) {
 			bursts.kept++;
-			bursts.indices[box.samples[i].index / 32] |= 1u << box.samples[i].index % 32;
+			bursts.indices[box.samples[i].index / 32] |= 1u
+			                                             << box.samples[i].index % 32;
 		}
-	printf("# one in %u: length 2^%u, period 2^%u, %u kept, last %llu\n", every, bursts.length_bits, bursts.period_bits,
-	       bursts.kept, (unsigned long long)number);
+	printf("# one in %u: length 2^%u, period 2^%u, %u kept, last %llu\n", every,
+	       bursts.length_bits, bursts.period_bits, bursts.kept, (unsigned long long)number);
 	return bursts;
 }
 
 /* Neither within the edge of a burst's begin nor of its end. */
 static bool is_at_edge(uint64_t ns, unsigned length_bits, unsigned period_bits)
 {
-	return sample_table_in_burst(ns - EDGE_NS, length_bits, period_bits) != sample_table_in_burst(ns + EDGE_NS, length_bits, period_bits);
+	return sample_table_in_burst(ns - EDGE_NS, length_bits, period_bits) !=
+	       sample_table_in_burst(ns + EDGE_NS, length_bits, period_bits);
 }
 
 static bool has(const struct bursts *bursts, uint64_t index)
@@ -326,30 +366,36 @@ static void test_nested(void)
 	history_begin_ns = clock_ns(CLOCK_REALTIME) - (HISTORY_S + 3600) * S;
 	for (unsigned r = 0; r < 4; r++) {
 		ranks[r] = play(every[r], spacing_ns);
-		is_full = is_full && ranks[r].kept == box.header->samples_kept && !box.header->samples_lost &&
-			  (ranks[r].kept > BOX_SAMPLES / 4 || every[r] > 3);
+		is_full = is_full && ranks[r].kept == box.header->samples_kept &&
+		          !box.header->samples_lost &&
+		          (ranks[r].kept > BOX_SAMPLES / 4 || every[r] > 3);
 	}
 	for (uint64_t i = 1; i * spacing_ns < HISTORY_S * S; i++) {
 		uint64_t ns = history_begin_ns + i * spacing_ns;
 		bool in_all = true, at_edge = false;
 
 		for (unsigned r = 0; r < 4; r++) {
-			bool in = sample_table_in_burst(ns, ranks[r].length_bits, ranks[r].period_bits);
+			bool in =
+			    sample_table_in_burst(ns, ranks[r].length_bits, ranks[r].period_bits);
 			bool edge = is_at_edge(ns, ranks[r].length_bits, ranks[r].period_bits);
 
-			is_complete = is_complete && (edge || !in || i % every[r] || has(&ranks[r], i));
+			is_complete =
+			    is_complete && (edge || !in || i % every[r] || has(&ranks[r], i));
 			is_pure = is_pure && (edge || in || !has(&ranks[r], i));
 			in_all = in_all && in;
 			at_edge = at_edge || edge;
 		}
 		for (unsigned r = 0; r < 4; r++)
-			is_shared = is_shared && (!in_all || at_edge || i % every[r] || has(&ranks[r], i));
+			is_shared =
+			    is_shared && (!in_all || at_edge || i % every[r] || has(&ranks[r], i));
 	}
 	ok(is_full, "a table stays between a quarter and full");
 	ok(is_complete, "of what ended in a rank's bursts all is there");
 	ok(is_pure, "and nothing else");
-	ok(ranks[0].length_bits < 34 && ranks[0].period_bits > 34, "bursts become shorter and rarer");
-	ok(is_shared, "what lies in the bursts of all ranks all of them have, whatever their rates");
+	ok(ranks[0].length_bits < 34 && ranks[0].period_bits > 34,
+	   "bursts become shorter and rarer");
+	ok(is_shared,
+	   "what lies in the bursts of all ranks all of them have, whatever their rates");
 	for (unsigned r = 0; r < 4; r++)
 		free(ranks[r].indices);
 }
@@ -357,27 +403,31 @@ static void test_nested(void)
 /* The rule in steps, for a table that is full of one moment, and of many periods. */
 static void test_thinning(void)
 {
-	uint64_t from = (clock_ns(CLOCK_REALTIME) >> 40 << 40) - (1ull << 40); /* a multiple of every period here */
+	uint64_t from = (clock_ns(CLOCK_REALTIME) >> 40 << 40) -
+	                (1ull << 40); /* a multiple of every period here */
 
 	begin_history();
 	for (uint64_t i = 1; i <= BOX_SAMPLES + 1; i++)
 		ended(from + i * 100000, i);
 	samples_round(&samples);
 	ok(box.header->sample_length_bits == 31 && box.header->sample_period_bits == 34,
-	   "few periods: bursts become shorter until there is room (2^%u)", box.header->sample_length_bits);
-	ok(box.header->sample_seq % 2 == 0 && box.header->sample_seq > 0 && box.header->samples_kept < BOX_SAMPLES,
+	   "few periods: bursts become shorter until there is room (2^%u)",
+	   box.header->sample_length_bits);
+	ok(box.header->sample_seq % 2 == 0 && box.header->sample_seq > 0 &&
+	       box.header->samples_kept < BOX_SAMPLES,
 	   "then nothing is moving any more");
 	begin_history();
 	for (uint64_t i = 1; i <= BOX_SAMPLES + 1; i++)
 		ended(from + i * (1ull << 34) / 1000, i);
 	samples_round(&samples);
-	ok(box.header->sample_length_bits == 34 && box.header->sample_period_bits == 35, "many: they become rarer");
+	ok(box.header->sample_length_bits == 34 && box.header->sample_period_bits == 35,
+	   "many: they become rarer");
 	begin_history();
 	for (uint64_t i = 1; i <= BOX_SAMPLES + 50; i++)
 		ended(from + S / 1000 + i * 10, i);
 	samples_round(&samples);
-	ok(box.header->sample_length_bits == BOX_SAMPLE_LENGTH_BITS_MIN && box.header->samples_kept == BOX_SAMPLES &&
-		   box.header->samples_lost == 50,
+	ok(box.header->sample_length_bits == BOX_SAMPLE_LENGTH_BITS_MIN &&
+	       box.header->samples_kept == BOX_SAMPLES && box.header->samples_lost == 50,
 	   "more than fits into the shortest burst is lost, and counted");
 }
 
@@ -390,7 +440,8 @@ static void test_killed(void)
 
 	for (unsigned round = 0; round < 4; round++) {
 		begin_history();
-		void *map = mmap(NULL, box.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+		void *map = mmap(NULL, box.bytes, PROT_READ | PROT_WRITE,
+		                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
 		memcpy(map, box.header, box.bytes);
 		mremap(map, box.bytes, box.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, box.header);
@@ -411,11 +462,15 @@ static void test_killed(void)
 			if (!one->start_ns)
 				continue;
 			found++;
-			is_whole = is_whole && one->stop_ns == from + one->index * 20000ull && one->queued_us == one->index &&
-				   one->start_ns == one->stop_ns - 1 - one->index % 1000 && one->mantissa == 4096 && !one->kind;
+			is_whole = is_whole && one->stop_ns == from + one->index * 20000ull &&
+			           one->queued_us == one->index &&
+			           one->start_ns == one->stop_ns - 1 - one->index % 1000 &&
+			           one->mantissa == 4096 && !one->kind;
 		}
 	}
-	ok(found && is_whole, "what a killed process leaves is whole (%u samples; %u times it was dropping)", found, odd);
+	ok(found && is_whole,
+	   "what a killed process leaves is whole (%u samples; %u times it was dropping)", found,
+	   odd);
 }
 
 int main(void)

@@ -132,7 +132,7 @@ static void test_good_values(void)
 static void test_site_values(void)
 {
 	static const char *const denied[] = { "", "2.28.1", "2.28.10-2.28.12",
-		                              "2.9.0-2.27.99,3.0.0" };
+	                                      "2.9.0-2.27.99,3.0.0" };
 	static const struct {
 		const char *value;
 		uint64_t want;

@@ -28,11 +28,13 @@ static void test_the_late_channel_is_the_one(void)
 	begin();
 	skew = &box.skews[0];
 	operations(comm, 10 * SAMPLED, 8);
-	ok(completed() == 10 * SAMPLED && !dropped(BOX_DROP_STALE), "all are counted, those that are looked at, too");
+	ok(completed() == 10 * SAMPLED && !dropped(BOX_DROP_STALE),
+	   "all are counted, those that are looked at, too");
 	ok(skew->ops == 10 && skew->time_ns == 10 * 1000000, "one of %u is looked at", SAMPLED);
 	ok(skew->channels == 0xff, "its channels");
 	for (unsigned channel = 0; channel < 8; channel++)
-		ok(skew->late_ns[channel] == (channel == LATE ? 10 * 300000 : 0), "channel %u", channel);
+		ok(skew->late_ns[channel] == (channel == LATE ? 10 * 300000 : 0), "channel %u",
+		   channel);
 }
 
 static void test_an_operation_of_one_channel_tells_nothing(void)
@@ -63,7 +65,8 @@ static void test_an_operation_without_its_end_gives_way(void)
 	ok(box.skews[0].ops == 1, "the next one is looked at while it is there");
 	stop(kernels[0], 500000);
 	stop(kernels[1], 900000);
-	ok(box.skews[0].ops == 1 && completed() == 2 * SAMPLED, "its end counts, and is not looked at");
+	ok(box.skews[0].ops == 1 && completed() == 2 * SAMPLED,
+	   "its end counts, and is not looked at");
 }
 
 static void test_a_new_communicator_begins_with_nothing(void)

@@ -61,13 +61,15 @@ static void test_versions(void)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		bool listed = deny_lists(cases[i].list, cases[i].version, bad, sizeof(bad));
 
-		ok(listed == cases[i].listed && !strcmp(bad, cases[i].bad), "list %zu: %d '%s'", i, listed, bad);
+		ok(listed == cases[i].listed && !strcmp(bad, cases[i].bad), "list %zu: %d '%s'", i,
+		   listed, bad);
 	}
 	char many[200];
 
 	memset(many, '1', sizeof(many) - 1);
 	many[sizeof(many) - 1] = '\0';
-	ok(!deny_lists(many, 111, bad, sizeof(bad)) && strlen(bad) == sizeof(bad) - 1, "a long word is cut, not read");
+	ok(!deny_lists(many, 111, bad, sizeof(bad)) && strlen(bad) == sizeof(bad) - 1,
+	   "a long word is cut, not read");
 }
 
 static void test_killswitch(void)
@@ -88,12 +90,14 @@ static void test_killswitch(void)
 
 	dup2(mine, number);
 	switch_off();
-	ok(!killswitch_look(&ks) && ks.dir.fd != number, "what it has made of the descriptor is not looked at");
+	ok(!killswitch_look(&ks) && ks.dir.fd != number,
+	   "what it has made of the descriptor is not looked at");
 	ok(fcntl(number, F_GETFD) >= 0, "nor closed");
 	close(number);
 	close(mine);
 	killswitch_open(&ks, "");
-	ok(!killswitch_look(&ks) && ks.dir.fd < 0, "without a directory there is nothing to look at");
+	ok(!killswitch_look(&ks) && ks.dir.fd < 0,
+	   "without a directory there is nothing to look at");
 	killswitch_open(&ks, "/nonexistent/control");
 	ok(!killswitch_look(&ks) && ks.dir.fd < 0, "nor where it is missing");
 	killswitch_open(&ks, "/proc/self/fdinfo");

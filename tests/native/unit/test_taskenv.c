@@ -140,8 +140,8 @@ static void test_values(void)
 	       has("NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", "8192") &&
 	       has("NCCL_INSPECTOR_CONTROL_DIR", "/run/nccl-inspector/control") &&
 	       has("NCCL_INSPECTOR_JSON", "0") && has("NCCL_INSPECTOR_PHASES", "0") &&
-	       has("NCCL_INSPECTOR_HOST_TIME", "0") && has("NCCL_INSPECTOR_NET", "off") && has("NCCL_INSPECTOR_BUDGET_PERCENT", "1.000") &&
-	       plan.changes == 14,
+	       has("NCCL_INSPECTOR_HOST_TIME", "0") && has("NCCL_INSPECTOR_NET", "off") &&
+	       has("NCCL_INSPECTOR_BUDGET_PERCENT", "1.000") && plan.changes == 14,
 	   "prom sets thirteen variables and the marker");
 	ok(!strncmp(get(&env, TASKENV_MARKER), "42 NCCL_PROFILER_PLUGIN:", 24), "%s",
 	   get(&env, TASKENV_MARKER));
@@ -203,14 +203,16 @@ static void test_times_of_broadcasts(void)
 	begin();
 	settings.broadcasts = 1;
 	step(MODE_PROM, 42);
-	ok(has("NCCL_ALLGATHERV_ENABLE", "0"), "NCCL is told to run Broadcasts as other collectives");
+	ok(has("NCCL_ALLGATHERV_ENABLE", "0"),
+	   "NCCL is told to run Broadcasts as other collectives");
 	settings.broadcasts = 0;
 	step(MODE_PROM, 42);
 	ok(has("NCCL_ALLGATHERV_ENABLE", NULL), "a step that does not want it has nothing of it");
 	put("NCCL_ALLGATHERV_ENABLE", "1");
 	settings.broadcasts = 1;
 	step(MODE_PROM, 42);
-	ok(has("NCCL_ALLGATHERV_ENABLE", "1") && is_own("NCCL_ALLGATHERV_ENABLE"), "the user's own word wins");
+	ok(has("NCCL_ALLGATHERV_ENABLE", "1") && is_own("NCCL_ALLGATHERV_ENABLE"),
+	   "the user's own word wins");
 }
 
 /* As a site with NCCL 2.27.3 sets it, which opens no path. */
@@ -219,7 +221,8 @@ static void test_a_profiler_that_the_loader_finds(void)
 	begin();
 	snprintf(settings.profiler, sizeof(settings.profiler), "libnccl-profiler-inspector.so");
 	step(MODE_PROM, 42);
-	ok(has("NCCL_PROFILER_PLUGIN", "libnccl-profiler-inspector.so") && has("NCCL_INSPECTOR_DUMP_DIR", NULL),
+	ok(has("NCCL_PROFILER_PLUGIN", "libnccl-profiler-inspector.so") &&
+	       has("NCCL_INSPECTOR_DUMP_DIR", NULL),
 	   "a profiler without a path is ours");
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Several threads of the application in one communicator, as when CUDA's replays a graph: each operation is in its own kind
- * and there once, whichever words the threads had before, and TSan must find nothing. */
+/* Several threads of the application in one communicator, as when CUDA's replays a graph: each
+ * operation is in its own kind and there once, whichever words the threads had before, and TSan
+ * must find nothing. */
 #include <pthread.h>
 #include <sched.h>
 
@@ -22,12 +23,17 @@ static _Atomic bool over;
 
 static struct abi_coll coll_of(unsigned kind)
 {
-	return (struct abi_coll){ .func = funcs[kind % 3], .algo = algos[kind / 3 % 2], .proto = "LL",
-				  .datatype = "ncclFloat32", .count = kind < 6 ? 1024 : 16384, .channels = 2 };
+	return (struct abi_coll){ .func = funcs[kind % 3],
+	                          .algo = algos[kind / 3 % 2],
+	                          .proto = "LL",
+	                          .datatype = "ncclFloat32",
+	                          .count = kind < 6 ? 1024 : 16384,
+	                          .channels = 2 };
 }
 
-/* A writer that loses the processor while it has the communicator leaves all that ends meanwhile to its next round: at a
- * million a second that would be more than there are slots. No GPU runs so far ahead. */
+/* A writer that loses the processor while it has the communicator leaves all that ends meanwhile to
+ * its next round: at a million a second that would be more than there are slots. No GPU runs so far
+ * ahead. */
 static void await_room(void)
 {
 	unsigned used = BOX_OPS;
@@ -35,7 +41,8 @@ static void await_room(void)
 	for (unsigned looks = 0; used > BOX_OPS / 8 && looks < LOOKS; looks++) {
 		used = 0;
 		for (unsigned i = 0; i < BOX_OPS; i++)
-			used += track_in_use(atomic_load_explicit(&box.ops[i].generation, memory_order_relaxed));
+			used += track_in_use(
+			    atomic_load_explicit(&box.ops[i].generation, memory_order_relaxed));
 		sched_yield();
 	}
 }
@@ -88,7 +95,8 @@ static bool is_told(unsigned kind)
 		const struct box_key *key = &box.keys[i];
 
 		if (key->used == 1 && !strcmp(box_func_name(key->func), coll.func) &&
-		    !strcmp(box_algo_name(key->algo), coll.algo) && key->size_class == (kind < 6 ? 12 : 16))
+		    !strcmp(box_algo_name(key->algo), coll.algo) &&
+		    key->size_class == (kind < 6 ? 12 : 16))
 			return key->ops + key->untimed_ops == ops &&
 			       key->bytes + key->untimed_bytes == ops * 4 * coll.count;
 	}
@@ -110,10 +118,12 @@ int main(void)
 	atomic_store(&over, true);
 	pthread_join(writer, NULL);
 	sweep_round(&sweep, &track, clock_ticks());
-	/* A thread that loses the processor before its kernel's start, while the others go on, may be given up: counted. */
+	/* A thread that loses the processor before its kernel's start, while the others go on, may
+	 * be given up: counted. */
 	uint64_t untimed = box.comms[0].untimed;
 
-	ok(completed() + untimed == THREADS * OPERATIONS && enqueued(0) == THREADS * OPERATIONS && !box.comms[0].lost,
+	ok(completed() + untimed == THREADS * OPERATIONS && enqueued(0) == THREADS * OPERATIONS &&
+	       !box.comms[0].lost,
 	   "no operation is lost or there twice (%llu)", (unsigned long long)completed());
 	for (unsigned kind = 0; kind < KINDS; kind++)
 		all &= is_told(kind);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hot path against what NCCL does and must not be trusted with: odd orders, stale handles, missing events. */
+/* The hot path against what NCCL does and must not be trusted with: odd orders, stale handles,
+ * missing events. */
 #include "nccl/abi.h"
 #include "trackbox.h"
 
@@ -15,14 +16,17 @@ static void test_time(void)
 	ok(completed() == 1 && box.keys[0].ops == 1, "it is over with its last channel");
 	ok(box.keys[0].busy_ns == 30000, "its time is latest stop less earliest start (%llu ns)",
 	   (unsigned long long)box.keys[0].busy_ns);
-	ok(box.keys[0].bytes == 1048576 && box.keys[0].size_class == 20, "bytes are elements times their size");
+	ok(box.keys[0].bytes == 1048576 && box.keys[0].size_class == 20,
+	   "bytes are elements times their size");
 	ok(box.hists[0].count[hist_bucket(30000)] == 1, "the histogram has it");
-	ok(box.keys[0].first_index == 1 && box.keys[0].last_index == 1 && box.comms[0].last_sequence == 1,
+	ok(box.keys[0].first_index == 1 && box.keys[0].last_index == 1 &&
+	       box.comms[0].last_sequence == 1,
 	   "operations count from 1");
 	ok(enqueued(0) == 1 && box.comms[0].started == 1, "it was enqueued and started");
 	whole_operation(5000, 6000);
 	ok(completed() == 2 && box.keys[1].size_class == 12, "another size has another key");
-	ok(box.comms[0].busy == 4 && box.keys[0].begun == box.keys[0].ops, "nobody is left in the communicator");
+	ok(box.comms[0].busy == 4 && box.keys[0].begun == box.keys[0].ops,
+	   "nobody is left in the communicator");
 }
 
 static void test_odd_orders(void)
@@ -33,7 +37,8 @@ static void test_odd_orders(void)
 
 	stop(channel, 2000);
 	stop(channel, 3000);
-	ok(completed() == 1 && dropped(BOX_DROP_STALE) == 1, "events after the end are stale and counted");
+	ok(completed() == 1 && dropped(BOX_DROP_STALE) == 1,
+	   "events after the end are stale and counted");
 	void *next = start(comm, 1, 1024);
 
 	kernel(op, 0, 1);
@@ -62,11 +67,15 @@ static void test_one_end(void)
 	struct box_op *op = &box.ops[0];
 	uint32_t generation = op->generation;
 
-	ok(track_in_use(generation) && track_expire(&track, op, generation, TRACK_SLOT_FREE), "a use of a slot can be ended");
-	ok(!track_expire(&track, op, generation, TRACK_SLOT_FREE) && !track_complete(&track, op, generation, TRACK_SLOT_FREE), "once");
+	ok(track_in_use(generation) && track_expire(&track, op, generation, TRACK_SLOT_FREE),
+	   "a use of a slot can be ended");
+	ok(!track_expire(&track, op, generation, TRACK_SLOT_FREE) &&
+	       !track_complete(&track, op, generation, TRACK_SLOT_FREE),
+	   "once");
 	start(comm, 1, 1024);
 	start(comm, 1, 1024);
-	ok(!track_expire(&track, op, generation, TRACK_SLOT_FREE), "nor is a later use ended in its name");
+	ok(!track_expire(&track, op, generation, TRACK_SLOT_FREE),
+	   "nor is a later use ended in its name");
 	ok(box.comms[0].lost == 1 && dropped(BOX_DROP_EXPIRED) == 1, "what is given up is counted");
 }
 
@@ -76,7 +85,8 @@ static void test_busy_communicator(void)
 	void *op = start(comm, 1, 1024);
 	void *channel = kernel(op, 0, 1000);
 
-	ok(comm_enter(&box.comms[0]) && !comm_enter(&box.comms[0]), "one thread at a time adds to a communicator");
+	ok(comm_enter(&box.comms[0]) && !comm_enter(&box.comms[0]),
+	   "one thread at a time adds to a communicator");
 	stop(channel, 4000);
 	ok(!completed(), "who finds it busy does not wait");
 	comm_leave(&box.comms[0]);
@@ -100,7 +110,8 @@ static void test_foreign_handles(void)
 		track_kernel_stop(&track, odd, 1);
 		track_group_stop(&track, odd);
 		track_phase_stop(&track, odd, 1);
-		ok(!kernel(odd, 1, 1) && !p2p(odd, "Send", 3, 100), "handle ...%x means nothing", (unsigned)kind);
+		ok(!kernel(odd, 1, 1) && !p2p(odd, "Send", 3, 100), "handle ...%x means nothing",
+		   (unsigned)kind);
 	}
 	for (uintptr_t kind = 0; kind < 16; kind++) {
 		void *odd = (void *)kind; /* as if of a slot that was never used */
@@ -109,12 +120,14 @@ static void test_foreign_handles(void)
 		track_phase_stop(&track, odd, 9);
 		ok(!kernel(odd, 1, 1), "nor does handle %x", (unsigned)kind);
 	}
-	ok(!box.ops[0].started_channels && !box.ops[0].gpu_start_ns && !box.ops[0].synced_ns, "free slots stay as they are");
+	ok(!box.ops[0].started_channels && !box.ops[0].gpu_start_ns && !box.ops[0].synced_ns,
+	   "free slots stay as they are");
 	ok(!start(NULL, 1, 1), "an operation without a context has no handle");
 	ok(!start((void *)0x123456789abc, 1, 1), "nor one with a context that is not ours");
 	void *op = start(comm, 1, 1024);
 
-	ok(!track_kernel_start(&track, op, 64, 1) && dropped(BOX_DROP_IMPLAUSIBLE) == 1, "channels end at 63");
+	ok(!track_kernel_start(&track, op, 64, 1) && dropped(BOX_DROP_IMPLAUSIBLE) == 1,
+	   "channels end at 63");
 	ok(!completed(), "nothing was measured");
 }
 
@@ -125,8 +138,10 @@ static void test_implausible_clocks(void)
 	whole_operation(1000, 1000);
 	whole_operation(1000, 3600000000000ull);
 	ok(dropped(BOX_DROP_IMPLAUSIBLE) == 3, "times that cannot be are counted");
-	ok(!box.keys[0].ops && !completed() && box.comms[0].untimed == 3, "and not measured, but the operations are over");
-	ok(box.keys[0].untimed_ops == 3 && box.keys[0].untimed_bytes == 3 * 4096, "and their bytes are counted");
+	ok(!box.keys[0].ops && !completed() && box.comms[0].untimed == 3,
+	   "and not measured, but the operations are over");
+	ok(box.keys[0].untimed_ops == 3 && box.keys[0].untimed_bytes == 3 * 4096,
+	   "and their bytes are counted");
 	whole_operation(1000, 2000);
 	uint64_t two_s_later = clock_ticks() + 2 * ticks_a_second();
 
@@ -146,24 +161,36 @@ static void test_what_has_no_time(void)
 	ok(!p2p(NULL, "Send", 3, 99), "nor one to itself");
 	ok(box.comms[0].untimed == 3 && enqueued(0) == 3, "but counted");
 	ok(key_of(BOX_FUNC_SEND)->untimed_ops == 1 && key_of(BOX_FUNC_SEND)->untimed_bytes == 99 &&
-		   key_of(BOX_FUNC_SEND)->ops == 0, "with its bytes, by kind, apart from what has a time");
-	track_copy_engine(&track, comm, &(struct abi_ce_coll){ .func = "AllGather", .datatype = "ncclFloat32", .count = 100 });
-	ok(key_of(BOX_FUNC_ALLGATHER)->algo == BOX_ALGO_CE && key_of(BOX_FUNC_ALLGATHER)->untimed_bytes == 400,
+	       key_of(BOX_FUNC_SEND)->ops == 0,
+	   "with its bytes, by kind, apart from what has a time");
+	track_copy_engine(
+	    &track, comm,
+	    &(struct abi_ce_coll){ .func = "AllGather", .datatype = "ncclFloat32", .count = 100 });
+	ok(key_of(BOX_FUNC_ALLGATHER)->algo == BOX_ALGO_CE &&
+	       key_of(BOX_FUNC_ALLGATHER)->untimed_bytes == 400,
 	   "so are those of copy engines");
-	track_copy_engine(&track, comm, &(struct abi_ce_coll){ .func = "AlltoAll", .datatype = "ncclFloat32", .count = 100 });
-	ok(key_of(BOX_FUNC_ALLTOALL)->untimed_bytes == 8 * 400, "of an all-to-all the parts of all eight ranks");
-	track_copy_engine(&track, comm, &(struct abi_ce_coll){ .func = "Scatter", .datatype = "ncclInt8", .count = 100,
-							       .root = 3 });
+	track_copy_engine(
+	    &track, comm,
+	    &(struct abi_ce_coll){ .func = "AlltoAll", .datatype = "ncclFloat32", .count = 100 });
+	ok(key_of(BOX_FUNC_ALLTOALL)->untimed_bytes == 8 * 400,
+	   "of an all-to-all the parts of all eight ranks");
+	track_copy_engine(&track, comm,
+	                  &(struct abi_ce_coll){
+			      .func = "Scatter", .datatype = "ncclInt8", .count = 100, .root = 3 });
 	ok(key_of(BOX_FUNC_SCATTER)->untimed_bytes == 800, "of a Scatter the root's parts of all");
-	track_copy_engine(&track, comm, &(struct abi_ce_coll){ .func = "Gather", .datatype = "ncclInt8", .count = 100,
-							       .root = 2 });
-	ok(key_of(BOX_FUNC_GATHER)->untimed_bytes == 100, "and of a Gather one's own, to another root");
+	track_copy_engine(&track, comm,
+	                  &(struct abi_ce_coll){
+			      .func = "Gather", .datatype = "ncclInt8", .count = 100, .root = 2 });
+	ok(key_of(BOX_FUNC_GATHER)->untimed_bytes == 100,
+	   "and of a Gather one's own, to another root");
 }
 
 static void call(const char *func)
 {
-	track_coll_call(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .func = func,
-						       .datatype = "ncclFloat32", .count = 1000 });
+	track_coll_call(
+	    &track, comm,
+	    &(struct event){
+		.peer = EVENT_NO_PEER, .func = func, .datatype = "ncclFloat32", .count = 1000 });
 }
 
 static void test_calls_without_operations(void)
@@ -171,16 +198,19 @@ static void test_calls_without_operations(void)
 	begin();
 	call("Broadcast");
 	call("AllReduce");
-	void *op = start(comm, 1, 1024); /* for the second, on the callback thread, after the call */
+	void *op =
+	    start(comm, 1, 1024); /* for the second, on the callback thread, after the call */
 
 	call("Broadcast");
 	sweep_round(&sweep, &track, clock_ticks());
 	call("AllReduce");
 	call("Broadcast");
 	sweep_round(&sweep, &track, clock_ticks());
-	ok(key_of(BOX_FUNC_BROADCAST)->untimed_ops == 2, "a call that no operation follows is one without a time");
+	ok(key_of(BOX_FUNC_BROADCAST)->untimed_ops == 2,
+	   "a call that no operation follows is one without a time");
 	sweep_round(&sweep, &track, clock_ticks());
-	ok(key_of(BOX_FUNC_BROADCAST)->untimed_ops == 3 && key_of(BOX_FUNC_BROADCAST)->untimed_bytes == 12000,
+	ok(key_of(BOX_FUNC_BROADCAST)->untimed_ops == 3 &&
+	       key_of(BOX_FUNC_BROADCAST)->untimed_bytes == 12000,
 	   "after a round of waiting for it");
 	stop(kernel(op, 0, 1), 2);
 	uint64_t untimed = 0;
@@ -193,26 +223,37 @@ static void test_calls_without_operations(void)
 static void test_counting_only(void)
 {
 	begin_as(BOX_TIMING_NONE);
-	ok(!start(comm, 4, 1024) && !p2p(NULL, "Recv", 1, 77), "without kernel events nothing is followed");
-	ok(key_of(BOX_FUNC_ALLREDUCE)->untimed_bytes == 4096 && key_of(BOX_FUNC_RECV)->untimed_bytes == 77,
+	ok(!start(comm, 4, 1024) && !p2p(NULL, "Recv", 1, 77),
+	   "without kernel events nothing is followed");
+	ok(key_of(BOX_FUNC_ALLREDUCE)->untimed_bytes == 4096 &&
+	       key_of(BOX_FUNC_RECV)->untimed_bytes == 77,
 	   "and all is counted");
 	comm = comms_add(&track, &(struct comm_fields){ .rank = -1 });
 	track_name(&track, comm, 0xabc, "late\n", 5);
 	track_name(&track, comm, 0xdef, "other", 6);
-	ok(box.comms[1].id == 0xabc && box.comms[1].rank == 5 && !strcmp(box.comms[1].name, "late?"),
+	ok(box.comms[1].id == 0xabc && box.comms[1].rank == 5 &&
+	       !strcmp(box.comms[1].name, "late?"),
 	   "the first event names a communicator");
 }
 
 static void test_null_words(void)
 {
 	begin();
-	void *op = track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .count = 300, .channels = 1 });
+	void *op = track_operation(
+	    &track, comm, &(struct event){ .peer = EVENT_NO_PEER, .count = 300, .channels = 1 });
 
 	ok(op && box.ops[0].bytes == 300, "an operation without words has elements of one byte");
-	ok(box.keys[0].func == BOX_FUNC_UNKNOWN && box.keys[0].algo == BOX_ALGO_UNKNOWN, "and is unknown");
-	op = track_operation(&track, comm, &(struct event){ .peer = EVENT_NO_PEER, .count = 300, .channels = 1,
-							    .func = "GROUP", .algo = "GROUP", .datatype = "Unknown" });
-	ok(op && box.ops[1].bytes == 300 && (box.ops[1].kind & 0xffff) == 0, "our own words are not NCCL's");
+	ok(box.keys[0].func == BOX_FUNC_UNKNOWN && box.keys[0].algo == BOX_ALGO_UNKNOWN,
+	   "and is unknown");
+	op = track_operation(&track, comm,
+	                     &(struct event){ .peer = EVENT_NO_PEER,
+	                                      .count = 300,
+	                                      .channels = 1,
+	                                      .func = "GROUP",
+	                                      .algo = "GROUP",
+	                                      .datatype = "Unknown" });
+	ok(op && box.ops[1].bytes == 300 && (box.ops[1].kind & 0xffff) == 0,
+	   "our own words are not NCCL's");
 }
 
 /* Of one communicator: less than the thread's own ring and what is everybody's. */
@@ -225,7 +266,8 @@ static void test_pool(void)
 	begin();
 	for (unsigned i = 0; i < ROOM + 100; i++)
 		got += start(comm, 1, 1024) != NULL;
-	ok(got == ROOM && dropped(BOX_DROP_NO_SLOT) == 100, "what finds no slot is counted (%u)", got);
+	ok(got == ROOM && dropped(BOX_DROP_NO_SLOT) == 100, "what finds no slot is counted (%u)",
+	   got);
 	ok(enqueued(0) == ROOM + 100 && box.comms[0].lost == 100, "and is not waited for");
 	sweep_round(&sweep, &track, clock_ticks());
 	sweep_round(&sweep, &track, clock_ticks() + 61 * ticks_a_second());
@@ -250,8 +292,11 @@ static void test_pool_of_the_forgotten(void)
 static void *send_of(unsigned channels)
 {
 	return track_operation(&track, comm,
-			       &(struct event){ .peer = 5, .func = "Send", .datatype = "ncclInt8", .count = 1024,
-						.channels = (uint8_t)channels });
+	                       &(struct event){ .peer = 5,
+	                                        .func = "Send",
+	                                        .datatype = "ncclInt8",
+	                                        .count = 1024,
+	                                        .channels = (uint8_t)channels });
 }
 
 static void test_missing_channels(void)
@@ -270,17 +315,20 @@ static void test_missing_channels(void)
 	round_at(now + 4 * ticks_a_second());
 	ok(completed() == 1 && box.keys[0].busy_ns == 2000, "then what it has counts");
 	round_at(now + 7200 * ticks_a_second());
-	ok(completed() == 1 && track_in_use(box.ops[1].generation), "one that runs stays in flight for hours");
+	ok(completed() == 1 && track_in_use(box.ops[1].generation),
+	   "one that runs stays in flight for hours");
 	for (uint64_t i = 2; i < 6; i++) {
 		op = send_of(4);
 		stop(kernel(op, 5, 1000), 3000);
 		for (uint64_t s = 0; s < 5; s++)
 			round_at(clock_ticks() + (10 * i + s) * ticks_a_second());
-		ok(completed() == i, "the next one of the same kind, too (%llu)", (unsigned long long)i);
+		ok(completed() == i, "the next one of the same kind, too (%llu)",
+		   (unsigned long long)i);
 	}
 }
 
-/* NCCL gives a collective all channels that it announces: one that has yet to begin may be what it hangs in. */
+/* NCCL gives a collective all channels that it announces: one that has yet to begin may be what it
+ * hangs in. */
 static void test_channels_that_never_begin(void)
 {
 	uint64_t now;
@@ -293,11 +341,13 @@ static void test_channels_that_never_begin(void)
 		stop(kernel(hung, channel, 1000), 3000);
 	for (uint64_t s = 0; s < 3600; s += 60)
 		round_at(now + s * ticks_a_second());
-	ok(!completed() && track_in_use(box.ops[0].generation), "a collective short of a channel stays in flight for an hour");
+	ok(!completed() && track_in_use(box.ops[0].generation),
+	   "a collective short of a channel stays in flight for an hour");
 	for (int i = 0; i < 100; i++)
 		whole_operation(4000, 5000);
 	round_at(now + 3660 * ticks_a_second());
-	ok(completed() == 101, "until a hundred later ones are over: its channel's events were lost");
+	ok(completed() == 101,
+	   "until a hundred later ones are over: its channel's events were lost");
 }
 
 static void test_overtaken(void)
@@ -309,7 +359,8 @@ static void test_overtaken(void)
 	sweep_round(&sweep, &track, clock_ticks() + ticks_a_second());
 	ok(!box.comms[0].untimed, "an operation without kernel events is given time");
 	sweep_round(&sweep, &track, clock_ticks() + 11 * ticks_a_second());
-	ok(box.comms[0].untimed == 1 && box.keys[0].untimed_ops == 1, "and let go when a hundred later ones are over");
+	ok(box.comms[0].untimed == 1 && box.keys[0].untimed_ops == 1,
+	   "and let go when a hundred later ones are over");
 }
 
 static void test_a_full_bucket(void)
@@ -317,7 +368,8 @@ static void test_a_full_bucket(void)
 	begin();
 	whole_operation(1000, 6000);
 	whole_operation(7000, 7500);
-	_Atomic uint32_t *bucket = &box.hists[0].count[hist_bucket(5000)], *other = &box.hists[0].count[hist_bucket(500)];
+	_Atomic uint32_t *bucket = &box.hists[0].count[hist_bucket(5000)],
+			 *other = &box.hists[0].count[hist_bucket(500)];
 
 	atomic_store(bucket, UINT32_MAX);
 	atomic_store(other, 1000);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The time that a GPU was in at least one operation: exact, in whatever order operations are reported. */
+/* The time that a GPU was in at least one operation: exact, in whatever order operations are
+ * reported. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +35,8 @@ static uint64_t window_ns(uint32_t start_s)
 static bool windows_rise(void)
 {
 	for (uint32_t i = 0; i < table.windows; i++)
-		if (table.window[i].start_s % table.window_s || (i && table.window[i].start_s <= table.window[i - 1].start_s) ||
+		if (table.window[i].start_s % table.window_s ||
+		    (i && table.window[i].start_s <= table.window[i - 1].start_s) ||
 		    table.window[i].busy_ns > table.window_s * S)
 			return false;
 	return true;
@@ -56,13 +58,22 @@ static const struct {
 	{ "what two cover counts once", { { 100, 150 }, { 120, 160 } }, 60 },
 	{ "one within another counts nothing", { { 100, 150 }, { 120, 130 } }, 50 },
 	{ "the same twice counts once", { { 100, 150 }, { 100, 150 } }, 50 },
-	{ "one that is reported late fills its part of a gap", { { 100, 150 }, { 200, 210 }, { 160, 170 } }, 70 },
-	{ "and that part only once", { { 100, 150 }, { 200, 210 }, { 160, 170 }, { 160, 170 } }, 70 },
+	{ "one that is reported late fills its part of a gap",
+	  { { 100, 150 }, { 200, 210 }, { 160, 170 } },
+	  70 },
+	{ "and that part only once",
+	  { { 100, 150 }, { 200, 210 }, { 160, 170 }, { 160, 170 } },
+	  70 },
 	{ "what is left of the gap on both sides can be filled later",
-	  { { 100, 150 }, { 200, 210 }, { 160, 170 }, { 150, 161 }, { 169, 200 } }, 110 },
-	{ "a long one that is reported last fills all gaps", { { 100, 150 }, { 200, 210 }, { 300, 310 }, { 90, 320 } }, 230 },
+	  { { 100, 150 }, { 200, 210 }, { 160, 170 }, { 150, 161 }, { 169, 200 } },
+	  110 },
+	{ "a long one that is reported last fills all gaps",
+	  { { 100, 150 }, { 200, 210 }, { 300, 310 }, { 90, 320 } },
+	  230 },
 	{ "one before all others counts", { { 100, 150 }, { 20, 30 } }, 60 },
-	{ "one that reaches over the end counts what is beyond", { { 100, 150 }, { 200, 210 }, { 205, 250 }, { 140, 230 } }, 150 },
+	{ "one that reaches over the end counts what is beyond",
+	  { { 100, 150 }, { 200, 210 }, { 205, 250 }, { 140, 230 } },
+	  150 },
 };
 
 static void test_cases(void)
@@ -71,10 +82,11 @@ static void test_cases(void)
 		uint32_t operations = 0;
 
 		begin();
-		for (const struct interval *one = cases[i].operations; operations < 6 && one->stop_ns; one++, operations++)
+		for (const struct interval *one = cases[i].operations;
+		     operations < 6 && one->stop_ns; one++, operations++)
 			union_add(&state, one->start_ns, one->stop_ns);
-		ok(table.busy_ns == cases[i].busy_ns && window_ns(START_S) == cases[i].busy_ns, "%s (%llu)", cases[i].what,
-		   (unsigned long long)table.busy_ns);
+		ok(table.busy_ns == cases[i].busy_ns && window_ns(START_S) == cases[i].busy_ns,
+		   "%s (%llu)", cases[i].what, (unsigned long long)table.busy_ns);
 		if (table.operations != operations || table.window[0].operations != operations)
 			ok(false, "%s: all are counted", cases[i].what);
 	}
@@ -84,21 +96,26 @@ static void test_windows(void)
 {
 	begin();
 	union_add(&state, 9 * S, 31 * S);
-	ok(window_ns(START_S) == S && window_ns(START_S + 10) == 10 * S && window_ns(START_S + 20) == 10 * S &&
-		   window_ns(START_S + 30) == S,
+	ok(window_ns(START_S) == S && window_ns(START_S + 10) == 10 * S &&
+	       window_ns(START_S + 20) == 10 * S && window_ns(START_S + 30) == S,
 	   "a time is divided at the windows' borders");
-	ok(table.window[3].operations == 1 && !table.window[0].operations, "an operation counts where it ended");
+	ok(table.window[3].operations == 1 && !table.window[0].operations,
+	   "an operation counts where it ended");
 	union_add(&state, 95 * S, 96 * S);
 	ok(table.windows == 5, "windows without an operation are not there");
 	union_add(&state, 35 * S, 97 * S);
-	ok(table.windows == 10 && window_ns(START_S + 30) == 6 * S && window_ns(START_S + 60) == 10 * S && windows_rise(),
+	ok(table.windows == 10 && window_ns(START_S + 30) == 6 * S &&
+	       window_ns(START_S + 60) == 10 * S && windows_rise(),
 	   "but when one is reported that ran through them, in their place");
-	ok(table.gpu == 3 && table.used == 1 && seq % 2 == 0, "the union knows its GPU, and nothing is moving");
+	ok(table.gpu == 3 && table.used == 1 && seq % 2 == 0,
+	   "the union knows its GPU, and nothing is moving");
 	union_lose(&state, (uint64_t)AHEAD + 61 * S, 4);
 	union_lose(&state, (uint64_t)AHEAD + 61 * S, 0);
-	ok(table.window[6].lost == 4 && table.lost == 4 && !table.window[5].lost, "a window says what it has lost");
+	ok(table.window[6].lost == 4 && table.lost == 4 && !table.window[5].lost,
+	   "a window says what it has lost");
 	union_add(&state, 100 * S, 110 * S);
-	ok(table.window[table.windows - 1].start_s == START_S + 100, "one that ends at a border ended before it");
+	ok(table.window[table.windows - 1].start_s == START_S + 100,
+	   "one that ends at a border ended before it");
 }
 
 static void test_doubling(void)
@@ -110,12 +127,14 @@ static void test_doubling(void)
 		union_add(&state, i * 10 * S + S, i * 10 * S + 3 * S);
 	for (uint32_t i = 0; i < table.windows; i++)
 		busy += table.window[i].busy_ns;
-	ok(table.window_s == 160 && table.windows <= BOX_UNION_WINDOWS && windows_rise(), "windows double when they are full (%u s)",
-	   table.window_s);
+	ok(table.window_s == 160 && table.windows <= BOX_UNION_WINDOWS && windows_rise(),
+	   "windows double when they are full (%u s)", table.window_s);
 	ok(busy == 8000 * S && table.busy_ns == busy, "and lose nothing");
-	ok(table.window[1].busy_ns == 32 * S && table.window[1].operations == 16, "each has what was in those of before");
+	ok(table.window[1].busy_ns == 32 * S && table.window[1].operations == 16,
+	   "each has what was in those of before");
 	union_add(&state, 10 * S + 2 * S, 10 * S + 4 * S);
-	ok(table.window[0].busy_ns == 32 * S, "an early gap is closed for good when there are too many");
+	ok(table.window[0].busy_ns == 32 * S,
+	   "an early gap is closed for good when there are too many");
 	ok(table.busy_ns == busy, "then busy time is a lower bound");
 }
 
@@ -130,7 +149,8 @@ static void test_clock_set_back(void)
 	union_set_clock(&state, (uint64_t)AHEAD - 3600 * S, AHEAD - (int64_t)(3703 * S));
 	ok(!table.windows, "by more, and the windows begin anew");
 	union_add(&state, 104 * S, 106 * S);
-	ok(table.windows == 1 && table.window[0].start_s == START_S - 3600 && table.busy_ns == 4 * S,
+	ok(table.windows == 1 && table.window[0].start_s == START_S - 3600 &&
+	       table.busy_ns == 4 * S,
 	   "where the clock is now; the sum stays (%u)", table.window[0].start_s);
 }
 
@@ -154,13 +174,15 @@ static void test_history(void)
 	bool is_right = true;
 
 	for (uint64_t i = 0; i < 100; i++)
-		is_right = is_right && union_ahead_at(&table, i * 10 * S + 5 * S) == AHEAD + (int64_t)i * 1000;
+		is_right = is_right &&
+		           union_ahead_at(&table, i * 10 * S + 5 * S) == AHEAD + (int64_t)i * 1000;
 	ok(is_right, "the distance of the clocks is known for each window");
 	ok(union_ahead_at(&table, 0) == AHEAD && union_ahead_at(&table, 99999 * S) == AHEAD + 99000,
 	   "before and after them that of the nearest");
 }
 
-/* Against a bitmap: intervals of a few streams, each in order, reported in the order of their ends with some swapped. */
+/* Against a bitmap: intervals of a few streams, each in order, reported in the order of their ends
+ * with some swapped. */
 #define SPAN 60000u /* ms */
 static bool covered[SPAN];
 
@@ -187,13 +209,15 @@ static void test_random(void)
 
 			while (count < 8000) {
 				uint64_t start = at + (uint64_t)(random() % 200);
-				uint64_t stop = start + 1 + (uint64_t)(random() % (stream == 1 ? 5000 : 120));
+				uint64_t stop =
+				    start + 1 + (uint64_t)(random() % (stream == 1 ? 5000 : 120));
 
 				if (stop >= SPAN)
 					break;
 				intervals[count][0] = start;
 				intervals[count][1] = stop;
-				intervals[count++][2] = stop + (uint64_t)(random() % (round % 2 ? 400 : 1));
+				intervals[count++][2] =
+				    stop + (uint64_t)(random() % (round % 2 ? 400 : 1));
 				memset(&covered[start], true, stop - start);
 				at = stop;
 			}
@@ -208,7 +232,8 @@ static void test_random(void)
 			all_right = all_right && window_ns(START_S + 10 * i) == expected[i];
 		all_right = all_right && windows_rise() && table.operations == count;
 	}
-	ok(all_right, "the union of streams that end out of order is that of a bitmap, window by window");
+	ok(all_right,
+	   "the union of streams that end out of order is that of a bitmap, window by window");
 }
 
 int main(void)

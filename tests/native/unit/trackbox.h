@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trackbox.h - for the tests of the hot path: a box, a communicator of eight ranks, and NCCL's calls in short. */
+/* trackbox.h - for the tests of the hot path: a box, a communicator of eight ranks, and NCCL's
+ * calls in short. */
 #ifndef NCCL_INSPECTOR_TRACKBOX_H
 #define NCCL_INSPECTOR_TRACKBOX_H
 
@@ -35,10 +36,12 @@ static void begin_as(enum box_timing timing)
 	int error;
 
 	box_open(&box, -1, "0", &error);
-	track_init(&track, &box, clock_calibrate(), &(struct track_options){ .p2p = true, .timing = timing });
+	track_init(&track, &box, clock_calibrate(),
+	           &(struct track_options){ .p2p = true, .timing = timing });
 	memset(&sweep, 0, sizeof(sweep));
 	gpu_ns = 1700000000000000000ull;
-	comm = comms_add(&track, &(struct comm_fields){ .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
+	comm = comms_add(&track, &(struct comm_fields){
+				     .id = 7, .name = "c", .nranks = 8, .nnodes = 2, .rank = 3 });
 }
 
 static void begin(void)
@@ -54,13 +57,18 @@ static uint64_t ticks_a_second(void)
 static void *start(void *context, unsigned channels, uint64_t count)
 {
 	return track_operation(&track, context,
-			       &(struct event){ .peer = EVENT_NO_PEER, .func = "AllReduce",
-						.datatype = "ncclFloat32", .algo = "RING", .proto = "SIMPLE",
-						.count = count, .channels = (uint8_t)channels });
+	                       &(struct event){ .peer = EVENT_NO_PEER,
+	                                        .func = "AllReduce",
+	                                        .datatype = "ncclFloat32",
+	                                        .algo = "RING",
+	                                        .proto = "SIMPLE",
+	                                        .count = count,
+	                                        .channels = (uint8_t)channels });
 }
 
-/* So many Sends and Recvs are called in a group, before any of them is told, as NCCL does it (src/enqueue.cc:
- * p2pTaskAppend; their tasks are told when the group ends). For the parent of each. */
+/* So many Sends and Recvs are called in a group, before any of them is told, as NCCL does it
+ * (src/enqueue.cc: p2pTaskAppend; their tasks are told when the group ends). For the parent of
+ * each. */
 static void *p2p_calls(void *context, void *group, unsigned count)
 {
 	void *call = NULL;
@@ -73,8 +81,12 @@ static void *p2p_calls(void *context, void *group, unsigned count)
 static void *p2p(void *call, const char *func, int peer, uint64_t bytes)
 {
 	return track_operation(&track, comm,
-			       &(struct event){ .peer = peer, .func = func, .datatype = "ncclInt8",
-						.count = bytes, .parent = call, .channels = 1 });
+	                       &(struct event){ .peer = peer,
+	                                        .func = func,
+	                                        .datatype = "ncclInt8",
+	                                        .count = bytes,
+	                                        .parent = call,
+	                                        .channels = 1 });
 }
 
 static void *kernel(void *parent, unsigned channel, uint64_t ns)
@@ -103,7 +115,8 @@ static uint64_t completed(void)
 	return box.comms[0].completed;
 }
 
-/* Rounds are played ahead of the machine's clock: what is told after them was called now, not in their future. */
+/* Rounds are played ahead of the machine's clock: what is told after them was called now, not in
+ * their future. */
 static void round_at(uint64_t tick)
 {
 	sweep_round(&sweep, &track, tick);

@@ -115,18 +115,18 @@ static const struct {
 	const char *name;
 	void *function;
 } driver[] = {
-	{"cuCtxGetCurrent", (void *)(uintptr_t)play_context},
-	{"cuCtxSetCurrent", (void *)(uintptr_t)play_set_context},
-	{"cuCtxGetDevice", (void *)(uintptr_t)play_context_device},
-	{"cuDeviceGet", (void *)(uintptr_t)play_device_get},
-	{"cuDeviceGetAttribute", (void *)(uintptr_t)play_device_attribute},
-	{"cuDeviceGetUuid", (void *)(uintptr_t)play_uuid},
-	{"cuGetErrorString", (void *)(uintptr_t)play_error_text},
-	{"cuGetErrorName", (void *)(uintptr_t)play_error_text},
-	{"cuLaunchKernelEx", (void *)(uintptr_t)play_launch_ex},
-	{"cuMemGetAllocationGranularity", (void *)(uintptr_t)play_granularity},
-	{"cuPointerGetAttribute", (void *)(uintptr_t)play_not_supported},
-	{"cuMemGetAddressRange", (void *)(uintptr_t)play_not_supported},
+	{ "cuCtxGetCurrent", (void *)(uintptr_t)play_context },
+	{ "cuCtxSetCurrent", (void *)(uintptr_t)play_set_context },
+	{ "cuCtxGetDevice", (void *)(uintptr_t)play_context_device },
+	{ "cuDeviceGet", (void *)(uintptr_t)play_device_get },
+	{ "cuDeviceGetAttribute", (void *)(uintptr_t)play_device_attribute },
+	{ "cuDeviceGetUuid", (void *)(uintptr_t)play_uuid },
+	{ "cuGetErrorString", (void *)(uintptr_t)play_error_text },
+	{ "cuGetErrorName", (void *)(uintptr_t)play_error_text },
+	{ "cuLaunchKernelEx", (void *)(uintptr_t)play_launch_ex },
+	{ "cuMemGetAllocationGranularity", (void *)(uintptr_t)play_granularity },
+	{ "cuPointerGetAttribute", (void *)(uintptr_t)play_not_supported },
+	{ "cuMemGetAddressRange", (void *)(uintptr_t)play_not_supported },
 };
 
 void *driver_function(const char *name)

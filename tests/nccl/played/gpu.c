@@ -102,7 +102,7 @@ static void run_kernel(const struct kernel_args *args)
 {
 	const struct kernel_comm *comm = args->comm;
 	uint64_t *counter = counters_of(comm->started);
-	const struct batch *at[CHANNELS] = {0};
+	const struct batch *at[CHANNELS] = { 0 };
 	const struct batch *batch = args->batches;
 	uint64_t start_ns = now_ns();
 	bool more = true;
@@ -112,7 +112,7 @@ static void run_kernel(const struct kernel_args *args)
 		if (args->channel_mask >> c & 1)
 			at[c] = batch++;
 	while (more) {
-		unsigned n[CHANNELS] = {0};
+		unsigned n[CHANNELS] = { 0 };
 
 		more = false;
 		for (unsigned c = 0; c < CHANNELS; c++)

@@ -3,9 +3,9 @@
  *
  *	play AT_ONCE PLUGIN CUDA SCRIPT...
  *
- * A process for each script, AT_ONCE of them side by side. Status 0: all scripts were played to their ends
- * (a rank that is to be killed kills itself there); 3: this machine cannot do it. Says on standard output
- * how often threads took turns; what the plugin logs goes to standard error.
+ * A process for each script, AT_ONCE of them side by side. Status 0: all scripts were played to
+ * their ends (a rank that is to be killed kills itself there); 3: this machine cannot do it. Says
+ * on standard output how often threads took turns; what the plugin logs goes to standard error.
  */
 #include <errno.h>
 #include <signal.h>

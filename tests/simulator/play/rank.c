@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rank.c - NCCL in one rank: the application's thread, and a little after the GPU the kernels' events. */
+/* rank.c - NCCL in one rank: the application's thread, and a little after the GPU the kernels'
+ * events. */
 #include "rank.h"
 
 #include <dlfcn.h>
@@ -22,7 +23,8 @@
 #define HEARD_MOST_NS (HEARD_LEAST_NS + (int64_t)HEARD_SPREAD_NS)
 #define FLOAT_BYTES 4
 
-/* One row of the script: a lone operation, or the Sends and Recvs of an AlltoAll, which run together. */
+/* One row of the script: a lone operation, or the Sends and Recvs of an AlltoAll, which run
+ * together. */
 struct unit {
 	struct unit *next_free;
 	const struct script_op *row;
@@ -92,9 +94,9 @@ static enum player_func func_of(unsigned func)
 static void make_templates(void)
 {
 	for (unsigned i = 0; i < PLAYER_FUNCS; i++)
-		templates[i] = i == PLAYER_SEND || i == PLAYER_RECV ?
-				   player_p2p((enum player_func)i, 0, 0) :
-				   player_coll((enum player_func)i, 0);
+		templates[i] = i == PLAYER_SEND || i == PLAYER_RECV
+		                   ? player_p2p((enum player_func)i, 0, 0)
+		                   : player_coll((enum player_func)i, 0);
 }
 
 static unsigned count_of(const struct script_op *row)
@@ -105,8 +107,8 @@ static unsigned count_of(const struct script_op *row)
 static struct unit *take_unit(const struct script_op *row)
 {
 	unsigned count = count_of(row);
-	struct unit **from = row->func == SCRIPT_ALLTOALL ? &comms[row->comm].free_all_to_all :
-							    &free_single;
+	struct unit **from =
+	    row->func == SCRIPT_ALLTOALL ? &comms[row->comm].free_all_to_all : &free_single;
 	struct unit *unit = *from;
 
 	if (unit)
@@ -123,9 +125,9 @@ static struct unit *take_unit(const struct script_op *row)
 
 static void give_back(struct unit *unit)
 {
-	struct unit **to = unit->row->func == SCRIPT_ALLTOALL ?
-			       &comms[unit->row->comm].free_all_to_all :
-			       &free_single;
+	struct unit **to = unit->row->func == SCRIPT_ALLTOALL
+	                       ? &comms[unit->row->comm].free_all_to_all
+	                       : &free_single;
 
 	unit->next_free = *to;
 	*to = unit;
@@ -166,7 +168,7 @@ static void fill_unit(struct unit *unit)
 	/* NCCL's schedule begins with the rank itself (src/init.cc, p2pSchedule). */
 	for (unsigned i = 0; i < unit->count; i++)
 		fill_op(&unit->ops[i], row, i % 2 ? PLAYER_RECV : PLAYER_SEND,
-			(int)(((unsigned)comm->rank + i / 2) % (unit->count / 2)));
+		        (int)(((unsigned)comm->rank + i / 2) % (unit->count / 2)));
 }
 
 /* What a rank sends to itself is copied without a kernel that is told of. */
@@ -220,7 +222,8 @@ static void tell_kernels(struct unit *unit, bool is_end)
 	for (unsigned i = 0; i < unit->count; i++) {
 		struct player_op *op = &unit->ops[i];
 
-		for (unsigned channel = 0; channel < op->channels && has_kernel(unit, op); channel++) {
+		for (unsigned channel = 0; channel < op->channels && has_kernel(unit, op);
+		     channel++) {
 			if (is_end)
 				player_kernel_stop(comm, op, channel, ns);
 			else
@@ -312,7 +315,8 @@ static void destroy(unsigned i)
 	comms[i].ended = true;
 }
 
-/* Returns the communicator that is created (or destroyed) next, head.comms when there is none; and when. */
+/* Returns the communicator that is created (or destroyed) next, head.comms when there is none; and
+ * when. */
 static unsigned next_change(bool created, int64_t *at_ns)
 {
 	unsigned found = (unsigned)script.head.comms;
@@ -320,8 +324,8 @@ static unsigned next_change(bool created, int64_t *at_ns)
 	*at_ns = FOR_EVER;
 	for (unsigned i = 0; i < script.head.comms; i++) {
 		const struct script_comm *row = &script.comms[i];
-		bool is_due = created ? !comms[i].live && !comms[i].ended :
-					comms[i].live && row->destroyed_ns != SCRIPT_NEVER;
+		bool is_due = created ? !comms[i].live && !comms[i].ended
+		                      : comms[i].live && row->destroyed_ns != SCRIPT_NEVER;
 		int64_t ns = created ? row->created_ns : row->destroyed_ns + HEARD_MOST_NS;
 
 		if (is_due && ns < *at_ns) {
@@ -407,9 +411,9 @@ static void begin(const char *plugin, const char *cuda)
 {
 	static struct virtual_world world;
 
-	world = (struct virtual_world){ script.head.real0_ns, script.head.mono0_ns,
-		                        script.head.drift,    script.head.pid,
-		                        script.head.minor,    script.head.host };
+	world =
+	    (struct virtual_world){ script.head.real0_ns, script.head.mono0_ns, script.head.drift,
+	                            script.head.pid,      script.head.minor,    script.head.host };
 	if (!virtual_begin(&world))
 		exit(3);
 	player_on_log(say);
@@ -438,7 +442,8 @@ void rank_play(const char *plugin, const char *cuda, const char *path, struct ra
 	counter_reads = virtual_counter_reads();
 	told->turns = virtual_turns();
 	if (counter_reads > 1000)
-		fail("the plugin measures by the counter, which stands still; it was read", counter_reads);
+		fail("the plugin measures by the counter, which stands still; it was read",
+		     counter_reads);
 	told->done = 1;
 	if (is_killed)
 		syscall(SYS_kill, syscall(SYS_getpid), SIGKILL);

@@ -41,7 +41,8 @@ void script_read(struct script *script, const char *path)
 	if (bytes < sizeof(*head))
 		refuse(path, "too short");
 	memcpy(&script->head, data, sizeof(*head));
-	if (memcmp(head->magic, SCRIPT_MAGIC, sizeof(head->magic)) || head->version != SCRIPT_VERSION)
+	if (memcmp(head->magic, SCRIPT_MAGIC, sizeof(head->magic)) ||
+	    head->version != SCRIPT_VERSION)
 		refuse(path, "no script of this player");
 	comms = head->comms * sizeof(struct script_comm);
 	operations = head->operations * sizeof(struct script_op);

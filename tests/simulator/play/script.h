@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* script.h - what one rank does, as tests/simulator/script.py writes it: a header, its communicators, its
- * operations, its environment. Little-endian, without padding. Times are ns of true time since the job's
- * start, and SCRIPT_NEVER of what did not happen. */
+/* script.h - what one rank does, as tests/simulator/script.py writes it: a header, its
+ * communicators, its operations, its environment. Little-endian, without padding. Times are ns of
+ * true time since the job's start, and SCRIPT_NEVER of what did not happen. */
 #ifndef SIMULATOR_SCRIPT_H
 #define SIMULATOR_SCRIPT_H
 

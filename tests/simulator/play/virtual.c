@@ -21,15 +21,15 @@
 #define SECOND_NS 1000000000
 #define ACTORS 16
 #define FOR_EVER INT64_MAX
-#define YIELD_NS 1000      /* how long sched_yield takes, so that others get their turn */
-#define LOOK_CPU_NS 20000  /* processor time of a thread between two looks at its clock */
+#define YIELD_NS 1000               /* how long sched_yield takes, so that others get their turn */
+#define LOOK_CPU_NS 20000           /* processor time of a thread between two looks at its clock */
 #define REALTIME_LEAST_S 1000000000 /* a due time beyond is of the time of day */
 
 /* A thread, while it lives. Only the one whose turn it is touches them. */
 struct actor {
 	bool used;
-	int64_t due_ns;    /* true time; FOR_EVER: until somebody signals */
-	const void *cond;  /* that it waits for; NULL: for the time */
+	int64_t due_ns;   /* true time; FOR_EVER: until somebody signals */
+	const void *cond; /* that it waits for; NULL: for the time */
 	bool signalled;
 	int64_t cpu_ns;
 	struct carrier *carrier;
@@ -63,7 +63,7 @@ __attribute__((constructor)) static void find_real(void)
 	real_clock_gettime = (int (*)(clockid_t, struct timespec *))next("clock_gettime");
 	real_create = (int (*)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *))next(
 	    "pthread_create");
-	real_fopen = (FILE * (*)(const char *, const char *))next("fopen");
+	real_fopen = (FILE * (*)(const char *, const char *)) next("fopen");
 }
 
 static void __attribute__((noreturn)) fail(const char *why)
@@ -126,12 +126,13 @@ static void signal_waiting(const void *cond, bool all)
 #define PARKING_BYTES 65536
 #define ARCH_SET_FS 0x1002 /* asm/prctl.h */
 
-/* The kernel takes tens of microseconds to let another thread run, and milliseconds on a busy machine. So
- * the program's first thread carries all of them: it changes to the stack and the thread-local data of the
- * one whose turn it is. The thread that the kernel made for these is parked until it is to end. */
+/* The kernel takes tens of microseconds to let another thread run, and milliseconds on a busy
+ * machine. So the program's first thread carries all of them: it changes to the stack and the
+ * thread-local data of the one whose turn it is. The thread that the kernel made for these is
+ * parked until it is to end. */
 struct carrier {
 	ucontext_t context, parking;
-	uint64_t base; /* of its thread-local data */
+	uint64_t base;         /* of its thread-local data */
 	uint32_t parked, over; /* futexes */
 	struct actor *actor;
 	void *(*main)(void *argument);
@@ -213,7 +214,8 @@ static void go_and_park(struct carrier *carrier)
 	getcontext(&carrier->parking);
 	carrier->parking.uc_stack.ss_sp = carrier->stack;
 	carrier->parking.uc_stack.ss_size = sizeof(carrier->stack);
-	makecontext(&carrier->parking, (void (*)(void))park, 2, (unsigned)(word >> 32), (unsigned)word);
+	makecontext(&carrier->parking, (void (*)(void))park, 2, (unsigned)(word >> 32),
+	            (unsigned)word);
 	swapcontext(&carrier->context, &carrier->parking);
 }
 
@@ -223,8 +225,8 @@ static void *actor_main(void *argument)
 	sigset_t signals;
 	void *result;
 
-	/* The plugin's threads are born with all signals blocked, but traps and the alarm are for the first
-	 * thread, which carries them. */
+	/* The plugin's threads are born with all signals blocked, but traps and the alarm are for
+	 * the first thread, which carries them. */
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGSEGV);
 	sigaddset(&signals, SIGALRM);

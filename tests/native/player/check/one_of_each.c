@@ -10,7 +10,8 @@ int main(int argc, char **argv)
 	struct player player;
 	struct player_comm comm = { .name = "tp", .id = 7, .n_nodes = 2, .n_ranks = 8, .rank = 3 };
 	struct player_op coll = player_coll(PLAYER_ALLREDUCE, 4096);
-	struct player_op pair[] = { player_p2p(PLAYER_SEND, 4, 64), player_p2p(PLAYER_RECV, 2, 64) };
+	struct player_op pair[] = { player_p2p(PLAYER_SEND, 4, 64),
+	                            player_p2p(PLAYER_RECV, 2, 64) };
 	struct player_op broadcast = player_coll(PLAYER_BROADCAST, 256);
 	struct player_op gather = player_coll(PLAYER_ALLGATHER, 512);
 

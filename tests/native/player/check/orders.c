@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* orders.c LIBRARY VERSION ORDER - plays what NCCL's scheduler does seldom, for the tests of the plugin.
+/* orders.c LIBRARY VERSION ORDER - plays what NCCL's scheduler does seldom, for the tests of the
+ * plugin.
  *
- * From NCCL's source: src/enqueue.cc (ncclLaunchPrepare, scheduleCollTasksToPlan), src/plugin/profiler.cc. The clock of the
- * GPU is the machine's, so that times are plausible.
+ * From NCCL's source: src/enqueue.cc (ncclLaunchPrepare, scheduleCollTasksToPlan),
+ * src/plugin/profiler.cc. The clock of the GPU is the machine's, so that times are plausible.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +37,9 @@ static void run_kernel(struct player_comm *comm, struct player_op *op)
 
 static struct player_comm make_comm(uint64_t id, const char *name, int n_nodes, int n_ranks)
 {
-	struct player_comm comm = { .name = name, .id = id, .n_nodes = n_nodes, .n_ranks = n_ranks, .rank = 3 };
+	struct player_comm comm = {
+		.name = name, .id = id, .n_nodes = n_nodes, .n_ranks = n_ranks, .rank = 3
+	};
 
 	player_init(&player, &comm);
 	return comm;
@@ -85,7 +88,8 @@ static void order_slow_rail(void)
 		for (unsigned channel = 0; channel < op.channels; channel++)
 			player_kernel_start(&comm, &op, channel, end_ns - 10000);
 		for (unsigned channel = 0; channel < op.channels; channel++)
-			player_kernel_stop(&comm, &op, channel, channel % 4 == 2 ? end_ns : end_ns - 4000);
+			player_kernel_stop(&comm, &op, channel,
+			                   channel % 4 == 2 ? end_ns : end_ns - 4000);
 	}
 	player_finalize(&comm);
 }
@@ -107,7 +111,8 @@ static void order_half(void)
 /* Each replay tells the tasks of the capture; kernels for symmetric memory tell nothing (2.31). */
 static void order_symmetric_graph(void)
 {
-	struct player_comm comm = make_comm(1, "graph", 1, RANKS), other = make_comm(2, "eager", 1, RANKS);
+	struct player_comm comm = make_comm(1, "graph", 1, RANKS),
+			   other = make_comm(2, "eager", 1, RANKS);
 	struct player_op op = player_coll(PLAYER_ALLREDUCE, 4096), eager = op;
 	struct player_group group;
 
@@ -127,12 +132,14 @@ static void order_symmetric_graph(void)
 	player_finalize(&comm);
 }
 
-/* Three symmetric collectives of one call are one kernel, which tells of the first only; then each has its own. */
+/* Three symmetric collectives of one call are one kernel, which tells of the first only; then each
+ * has its own. */
 static void order_symmetric_plan(void)
 {
 	struct player_comm comm = make_comm(1, "symmetric", 1, RANKS);
-	struct player_op ops[3] = { player_coll(PLAYER_ALLREDUCE, 4096), player_coll(PLAYER_ALLREDUCE, 8192),
-		                    player_coll(PLAYER_ALLREDUCE, 65536) };
+	struct player_op ops[3] = { player_coll(PLAYER_ALLREDUCE, 4096),
+	                            player_coll(PLAYER_ALLREDUCE, 8192),
+	                            player_coll(PLAYER_ALLREDUCE, 65536) };
 
 	for (unsigned i = 0; i < 3; i++)
 		ops[i].symmetric = true;
@@ -143,12 +150,15 @@ static void order_symmetric_plan(void)
 	player_finalize(&comm);
 }
 
-/* A program that names its phases (NCCL 2.32's userProfilerTag), some symmetric kernels, and three roots. */
+/* A program that names its phases (NCCL 2.32's userProfilerTag), some symmetric kernels, and three
+ * roots. */
 static void order_labels(void)
 {
 	struct player_comm comm = make_comm(1, "dp", 2, RANKS);
-	struct player_op gradients = player_coll(PLAYER_ALLREDUCE, 4096), activations = player_p2p(PLAYER_SEND, 4, 4096);
-	struct player_op copied = player_coll(PLAYER_ALLGATHER, 4096), reduce = player_coll(PLAYER_REDUCE, 4096);
+	struct player_op gradients = player_coll(PLAYER_ALLREDUCE, 4096),
+			 activations = player_p2p(PLAYER_SEND, 4, 4096);
+	struct player_op copied = player_coll(PLAYER_ALLGATHER, 4096),
+			 reduce = player_coll(PLAYER_REDUCE, 4096);
 	struct player_op plain = player_coll(PLAYER_ALLREDUCE, 4096);
 
 	gradients.user_tag = 1;
@@ -236,7 +246,8 @@ static void order_late_group(void)
 	player_finalize(&comm);
 }
 
-/* One call over eight communicators: the plans of all are told while the first one's GroupApi is open. */
+/* One call over eight communicators: the plans of all are told while the first one's GroupApi is
+ * open. */
 static void order_groups_of_many(void)
 {
 	static struct player_op parts[RANKS][2 * RANKS];

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proxy.c LIBRARY VERSION GPU_US OTHER_US WIRE_US WAIT_S QUEUES - NCCL's proxy, sending to rank 5 and receiving from rank 2.
+/* proxy.c LIBRARY VERSION GPU_US OTHER_US WIRE_US WAIT_S QUEUES - NCCL's proxy, sending to rank 5
+ * and receiving from rank 2.
  *
- * Sixteen steps each, up to eight under way, as NCCL's network transport has them. Each takes so long on the GPU, on
- * the wire, and otherwise: the credit of the receiver, or the flush of what was received. Waits up to WAIT_S for the
- * profiler to ask for steps, with an operation in flight that does not end; prints whether it has.
+ * Sixteen steps each, up to eight under way, as NCCL's network transport has them. Each takes so
+ * long on the GPU, on the wire, and otherwise: the credit of the receiver, or the flush of what was
+ * received. Waits up to WAIT_S for the profiler to ask for steps, with an operation in flight that
+ * does not end; prints whether it has.
  *
- * As an NCCL that was built with NET_PROFILER=1 the InfiniBand transport tells of each step on every of QUEUES queue
- * pairs, on two devices in turns; QUEUES 0: it does not, as in NVIDIA's builds. QUEUES below 0: on one queue pair, and
- * besides payloads that nobody should believe. */
+ * As an NCCL that was built with NET_PROFILER=1 the InfiniBand transport tells of each step on
+ * every of QUEUES queue pairs, on two devices in turns; QUEUES 0: it does not, as in NVIDIA's
+ * builds. QUEUES below 0: on one queue pair, and besides payloads that nobody should believe. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -22,7 +24,14 @@
 #define FIRST_QUEUE 1000
 #define IB_V1 (1 << 16 | 1)
 
-enum { SEND_GPU_WAIT = 8, SEND_WAIT = 9, RECV_WAIT = 10, RECV_FLUSH_WAIT = 11, RECV_GPU_WAIT = 12, SEND_PEER_WAIT = 20 };
+enum {
+	SEND_GPU_WAIT = 8,
+	SEND_WAIT = 9,
+	RECV_WAIT = 10,
+	RECV_FLUSH_WAIT = 11,
+	RECV_GPU_WAIT = 12,
+	SEND_PEER_WAIT = 20
+};
 
 /* What NCCL's InfiniBand transport tells of a work request (net_ib_v1.h). */
 struct ib_told {
@@ -89,7 +98,8 @@ static void tell(unsigned step, int state)
 	play_state(&comm, handles[step % AHEAD], state, last_size);
 }
 
-/* One work request; the end of the event comes with its completion, with whatever handle there is. */
+/* One work request; the end of the event comes with its completion, with whatever handle there is.
+ */
 static void tell_net(unsigned step, int64_t id, const struct ib_told *told)
 {
 	play_stop(&comm, play_net_plugin(&comm, handles[step % AHEAD], id, (void *)told));
@@ -97,7 +107,8 @@ static void tell_net(unsigned step, int64_t id, const struct ib_told *told)
 
 static void tell_hostile(unsigned step)
 {
-	const struct ib_told good = { 1, { 0, 0, 0, FIRST_QUEUE, 1 } }, device = { 1, { 1 << 30, 0, 0, FIRST_QUEUE, 1 } },
+	const struct ib_told good = { 1, { 0, 0, 0, FIRST_QUEUE, 1 } },
+			     device = { 1, { 1 << 30, 0, 0, FIRST_QUEUE, 1 } },
 			     length = { 1, { 0, 0, 0, FIRST_QUEUE, (size_t)1 << 63 } };
 
 	tell_net(step, IB_V1, NULL);
@@ -132,7 +143,8 @@ static void post(void *op, unsigned step, int state)
 
 static void play_sending(void *op, const struct pace *pace)
 {
-	struct stage gpu = stage_of(pace->gpu_ns), credit = stage_of(pace->other_ns), wire = stage_of(pace->wire_ns);
+	struct stage gpu = stage_of(pace->gpu_ns), credit = stage_of(pace->other_ns),
+		     wire = stage_of(pace->wire_ns);
 	unsigned posted = 0;
 
 	while (wire.steps < STEPS) {
@@ -153,7 +165,8 @@ static void play_sending(void *op, const struct pace *pace)
 
 static void play_receiving(void *op, const struct pace *pace)
 {
-	struct stage wire = stage_of(pace->wire_ns), flush = stage_of(pace->other_ns), gpu = stage_of(pace->gpu_ns);
+	struct stage wire = stage_of(pace->wire_ns), flush = stage_of(pace->other_ns),
+		     gpu = stage_of(pace->gpu_ns);
 	unsigned posted = 0;
 
 	while (gpu.steps < STEPS) {
@@ -170,7 +183,9 @@ static void play_receiving(void *op, const struct pace *pace)
 
 static void play_op(void *coll, bool is_send, const struct pace *pace)
 {
-	struct prof_proxy_op told = { .pid = getpid(), .peer = is_send ? 5 : 2, .n_steps = STEPS, .is_send = is_send };
+	struct prof_proxy_op told = {
+		.pid = getpid(), .peer = is_send ? 5 : 2, .n_steps = STEPS, .is_send = is_send
+	};
 	void *op = play_proxy_op(&comm, coll, &told);
 
 	if (is_send)
@@ -192,7 +207,7 @@ int main(int argc, char **argv)
 	if (argc != 8 || !player_open(&player, argv[1], atoi(argv[2])))
 		return 1;
 	struct pace pace = { strtoull(argv[3], NULL, 10) * 1000, strtoull(argv[4], NULL, 10) * 1000,
-		             strtoull(argv[5], NULL, 10) * 1000 };
+	                     strtoull(argv[5], NULL, 10) * 1000 };
 	uint64_t end_ns;
 
 	queues = atoi(argv[7]);

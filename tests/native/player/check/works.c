@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* works.c LIBRARY VERSION ORDER - plays how NCCL finds the times of an operation: by a number that its host and its kernels
- * count apart from each other.
+/* works.c LIBRARY VERSION ORDER - plays how NCCL finds the times of an operation: by a number that
+ * its host and its kernels count apart from each other.
  *
- * From NCCL's source: src/proxy.cc (incWorkCounter), src/device/common.h (profiler), src/transport/profiler.cc; what 2.31
- * does not count is in NVIDIA/nccl #2368. AllReduces take 5 us and ReduceScatters 50.
+ * From NCCL's source: src/proxy.cc (incWorkCounter), src/device/common.h (profiler),
+ * src/transport/profiler.cc; what 2.31 does not count is in NVIDIA/nccl #2368. AllReduces take 5 us
+ * and ReduceScatters 50.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +33,9 @@ static struct {
 
 static struct player_comm make_comm(void)
 {
-	struct player_comm comm = { .name = "dp", .id = 1, .n_nodes = 1, .n_ranks = 8, .rank = OWN_RANK };
+	struct player_comm comm = {
+		.name = "dp", .id = 1, .n_nodes = 1, .n_ranks = 8, .rank = OWN_RANK
+	};
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
@@ -52,11 +55,13 @@ static void run_work(uint64_t time_ns)
 	works.ring[number % RING].stop_ns = clock_ns;
 }
 
-/* What NCCL's thread does when it looks for that work: whatever is in its place, if it is not older. */
+/* What NCCL's thread does when it looks for that work: whatever is in its place, if it is not
+ * older. */
 static void report(struct player_comm *comm, struct player_op *op, uint64_t number)
 {
 	if (works.ring[number % RING].number >= number)
-		player_kernel(comm, op, works.ring[number % RING].start_ns, works.ring[number % RING].stop_ns);
+		player_kernel(comm, op, works.ring[number % RING].start_ns,
+		              works.ring[number % RING].stop_ns);
 }
 
 static struct player_op make_op(enum player_func func)
@@ -86,7 +91,8 @@ static void call(struct player_comm *comm, enum player_func func)
 /* Out of place: a work for the kernel, and none for the host before 2.31. */
 static void send_to_self(struct player_comm *comm)
 {
-	struct player_op both[] = { player_p2p(PLAYER_SEND, OWN_RANK, 4096), player_p2p(PLAYER_RECV, OWN_RANK, 4096) };
+	struct player_op both[] = { player_p2p(PLAYER_SEND, OWN_RANK, 4096),
+	                            player_p2p(PLAYER_RECV, OWN_RANK, 4096) };
 
 	works.persistent = false;
 	player_enqueue_group(comm, both, 2);
@@ -106,9 +112,10 @@ static void order_self(void)
 	player_finalize(&comm);
 }
 
-/* The launch of a graph: its host counts it before 2.31 if nothing was called since the capture, and else looks for the work
- * that it counted last for it. */
-static void launch(struct player_comm *comm, struct player_group *group, struct player_op *op, uint64_t *number)
+/* The launch of a graph: its host counts it before 2.31 if nothing was called since the capture,
+ * and else looks for the work that it counted last for it. */
+static void launch(struct player_comm *comm, struct player_group *group, struct player_op *op,
+                   uint64_t *number)
 {
 	bool counts = player.version >= 7 || works.persistent;
 
@@ -180,7 +187,8 @@ static void order_told_broadcast(void)
 	player_finalize(&comm);
 }
 
-/* NCCL's thread looks when the works of most operations have been overwritten by those of later ones. */
+/* NCCL's thread looks when the works of most operations have been overwritten by those of later
+ * ones. */
 static void order_late_thread(void)
 {
 	static struct player_op ops[4 * RING];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* old.c - a profiler of v1 to v3 that prints what it is told. It takes each value from its offset in
- * the table of the facts, and knows no structure: what is wrong in a header shows here. */
+/* old.c - a profiler of v1 to v3 that prints what it is told. It takes each value from its offset
+ * in the table of the facts, and knows no structure: what is wrong in a header shows here. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +44,8 @@ static int start_v1(void *context, void **handle, const unsigned char *d)
 {
 	*handle = begin(context, d);
 	if (d[0] == COLL)
-		printf(" name %s hash %d seq %d func %d count %d datatype %d channels %d algo %d proto %d",
+		printf(" name %s hash %d seq %d func %d count %d datatype %d channels %d algo %d "
+		       "proto %d",
 		       text_at(d, 24), (int)at(d, 32, 8), (int)at(d, 40, 8), d[48],
 		       (int)at(d, 72, 8), d[84], d[104], d[106], d[107]);
 	else if (d[0] == P2P)
