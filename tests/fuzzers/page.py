@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from nccl_inspector.agent.page import merge
+from nccl_inspector.agent.prom_page import merge
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.process_file import FILE_BYTES_MAX, Known, parse_file
 from nccl_inspector.exposition.text import render

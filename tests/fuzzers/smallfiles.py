@@ -9,7 +9,7 @@ from nccl_inspector.agent.ended_job import parse_ended
 from nccl_inspector.agent.manifest import parse_manifest
 from nccl_inspector.agent.mark_file import parse_mark
 from nccl_inspector.agent.nvidia.vendor_record import VendorRecord
-from nccl_inspector.capture.ends import parse_end
+from nccl_inspector.capture.end_files import parse_end
 from nccl_inspector.counters.counter_record import FORMAT, CounterRecord
 from nccl_inspector.counters.node_counters import to_json
 from nccl_inspector.errors import InspectorError

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from nccl_inspector.agent.collect import Collector
-from nccl_inspector.agent.counters.watched import FILE as COUNTERS_FILE
+from nccl_inspector.agent.counters.job_counters import FILE as COUNTERS_FILE
 from nccl_inspector.agent.crash_guard import AtWork
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.analysis.slow_times.throughput import Reading, Readings

@@ -24,10 +24,10 @@ from nccl_inspector.agent.condensed import (
 from nccl_inspector.agent.crash_guard import AtWork
 from nccl_inspector.agent.ended_job import read_block
 from nccl_inspector.agent.job_files import read_manifest
+from nccl_inspector.agent.job_order import Turns
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.manifest import Manifest
 from nccl_inspector.agent.raw_dir import Life, Listing, life_of, list_raw
-from nccl_inspector.agent.turns import Turns
 from nccl_inspector.box.copy import BOX_BYTES_MAX
 from nccl_inspector.box.layout import HEADER
 from nccl_inspector.errors import RefusedError

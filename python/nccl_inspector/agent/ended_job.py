@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nccl_inspector.agent.condensed import Condensed, read_condensed
-from nccl_inspector.agent.counters.watched import read_record
+from nccl_inspector.agent.counters.job_counters import read_record
 from nccl_inspector.agent.job_files import read_manifest
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.manifest import Manifest

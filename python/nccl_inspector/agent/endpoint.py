@@ -15,8 +15,8 @@ from contextlib import ExitStack, suppress
 from functools import partial
 
 from nccl_inspector.agent.http_server import CONNECTIONS_MAX, Server
-from nccl_inspector.agent.page import Page
 from nccl_inspector.agent.prom_access import groups_of_reader
+from nccl_inspector.agent.prom_page import Page
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.system.child_process import start_child
 from nccl_inspector.system.safe_files import open_directory

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from nccl_inspector.agent.page import Page
+from nccl_inspector.agent.prom_page import Page
 from nccl_inspector.exposition.metrics import load_metrics
 
 CONNECTIONS_MAX = 128

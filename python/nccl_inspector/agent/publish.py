@@ -12,8 +12,8 @@ from nccl_inspector.agent.admission import SHARE
 from nccl_inspector.agent.crash_guard import AtWork
 from nccl_inspector.agent.fair_share import fair_job_shares
 from nccl_inspector.agent.job_files import JobFiles, read_manifest, user_of
+from nccl_inspector.agent.job_order import Turns
 from nccl_inspector.agent.log_once import Tally
-from nccl_inspector.agent.turns import Turns
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.text import SeriesLine, render
 from nccl_inspector.exposition.thinning import text_bytes, thin

@@ -15,8 +15,8 @@ from typing import TypeVar
 from nccl_inspector.agent.collect import Backlog, Collector
 from nccl_inspector.agent.condenser import Condenser
 from nccl_inspector.agent.counters.device_series import counters_series
+from nccl_inspector.agent.counters.sampling_times import CounterWatch
 from nccl_inspector.agent.counters.sources import Readers
-from nccl_inspector.agent.counters.watch import CounterWatch
 from nccl_inspector.agent.crash_guard import AtWork
 from nccl_inspector.agent.endpoint import Endpoint
 from nccl_inspector.agent.kill_switch import is_disabled

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from nccl_inspector.agent.beats import STOPPED_S, Beats, now
+from nccl_inspector.agent.beat_age import STOPPED_S, Beats, now
 from nccl_inspector.agent.ended_job import BOXES_MAX
 from nccl_inspector.agent.job_files import read_manifest
+from nccl_inspector.agent.job_order import Turns
 from nccl_inspector.agent.log_once import Inode
 from nccl_inspector.agent.manifest import Manifest
 from nccl_inspector.agent.pulse import Pulse, read_pulse
 from nccl_inspector.agent.raw_dir import box_name, in_turns, list_raw
-from nccl_inspector.agent.turns import Turns
 from nccl_inspector.box.copy import BOX_BYTES_MAX, read_state
 from nccl_inspector.box.layout import STATE_LIVE
 from nccl_inspector.errors import RefusedError

@@ -21,8 +21,7 @@ import duckdb
 
 from nccl_inspector.capture.capture_files import END, CaptureFile, find_files, opened
 from nccl_inspector.capture.collectives import join_once
-from nccl_inspector.capture.counted import count_kinds
-from nccl_inspector.capture.ends import END_BYTES_MAX, End, parse_end
+from nccl_inspector.capture.end_files import END_BYTES_MAX, End, parse_end
 from nccl_inspector.capture.line_records import Json, parse_record
 from nccl_inspector.capture.line_schema import (
     MARKER,
@@ -34,6 +33,7 @@ from nccl_inspector.capture.line_schema import (
 )
 from nccl_inspector.capture.lines import read_lines
 from nccl_inspector.capture.members import COLL, P2P
+from nccl_inspector.capture.operation_counts import count_kinds
 from nccl_inspector.capture.restore import needs_context, restored
 from nccl_inspector.errors import InspectorError, RefusedError
 
@@ -67,7 +67,8 @@ class Capture:
     """What was read from a directory of JSON lines.
 
     Each row of the view `ops` is an operation of one rank (members.columns()), of `joined` a
-    collective of all ranks (collectives.py), and of `counted` a kind of operation (counted.py).
+    collective of all ranks (collectives.py), and of `counted` a kind of operation
+    (operation_counts.py).
     """
 
     sql: duckdb.DuckDBPyConnection

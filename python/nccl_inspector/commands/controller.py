@@ -30,7 +30,7 @@ def controller(
     # Imported here, because the agent starts through the same cli.py and should not load SQLite.
     import sqlite3
 
-    from nccl_inspector.controller.making import rebuild as rebuild_index
+    from nccl_inspector.controller.report_child import rebuild as rebuild_index
     from nccl_inspector.controller.service import alone, run_controller
     from nccl_inspector.controller.status import read_status, status_text
     from nccl_inspector.controller.wiring import usual_makers

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.run.gather import job_head, read_boxes, write_summaries
 from nccl_inspector.run.launch import measured, run_command, why_not
+from nccl_inspector.run.user_summaries import job_head, read_boxes, write_summaries
 from nccl_inspector.settings.config import read_config
 
 _TRIES = 1000

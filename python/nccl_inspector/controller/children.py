@@ -3,9 +3,9 @@
 
 Each child has a time limit and a memory limit. A child that exceeds its time is killed. If it does
 not end even then, because it hangs in a file system, it is left behind: it is counted, and noticed
-when it ends later. Before a child opens a user's path it tells the service (report/visiting.py). So
-the service knows the user of a path that hangs, and opens no path of that user for a while
-(avoided.py).
+when it ends later. Before a child opens a user's path it tells the service
+(report/announced_paths.py). So the service knows the user of a path that hangs, and opens no path
+of that user for a while (avoided_paths.py).
 """
 
 import os
@@ -22,10 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nccl_inspector.controller.avoided import Avoided
+from nccl_inspector.controller.avoided_paths import Avoided
 from nccl_inspector.controller.outcome import FAILED, LATER, Outcome
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.report.visiting import AvoidedError, tell
+from nccl_inspector.report.announced_paths import AvoidedError, tell
 from nccl_inspector.system.child_process import start_child
 from nccl_inspector.system.printable import printable
 

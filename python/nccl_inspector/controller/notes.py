@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from nccl_inspector.controller.children import Children
-from nccl_inspector.controller.lost import LostEnds
+from nccl_inspector.controller.missed_ends import LostEnds
 from nccl_inspector.controller.status import (
     ServiceStatus,
     Shunned,

@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from nccl_inspector.controller.making import group_id
 from nccl_inspector.controller.outcome import DONE, LATER, Outcome
 from nccl_inspector.controller.queue import STATE
+from nccl_inspector.controller.report_child import group_id
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.model.wording import number

@@ -20,15 +20,15 @@ from functools import partial
 from itertools import islice
 
 from nccl_inspector.controller.children import Children, NoAnswerError
-from nccl_inspector.controller.due import Due, ToDo, group
-from nccl_inspector.controller.looking import look_at
-from nccl_inspector.controller.lost import LostEnds
-from nccl_inspector.controller.making import Makers, make_report
+from nccl_inspector.controller.due_reports import Due, ToDo, group
+from nccl_inspector.controller.job_survey import look_at
+from nccl_inspector.controller.missed_ends import LostEnds
 from nccl_inspector.controller.notes import Notes
 from nccl_inspector.controller.outcome import DONE, LATER, Outcome
 from nccl_inspector.controller.pruning import prune
 from nccl_inspector.controller.queue import Entry, Queue
-from nccl_inspector.controller.reuse import revoke
+from nccl_inspector.controller.report_child import Makers, make_report
+from nccl_inspector.controller.reused_uids import revoke
 from nccl_inspector.controller.shares import Shares, in_turns
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.report.output import CPU_S as OUTPUT_CPU_S

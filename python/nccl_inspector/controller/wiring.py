@@ -3,7 +3,7 @@
 
 from datetime import UTC, datetime
 
-from nccl_inspector.controller.making import Makers
+from nccl_inspector.controller.report_child import Makers
 from nccl_inspector.model.card import Card
 from nccl_inspector.render.comment import make_comment
 from nccl_inspector.render.html import render_html

@@ -28,7 +28,7 @@ from nccl_inspector.exposition.metrics import load_metrics
 from nccl_inspector.exposition.text import SeriesLine
 from nccl_inspector.marking import UNITS
 from nccl_inspector.summary.codec import BLOCK_BYTES_MAX
-from nccl_inspector.summary.fit import SAMPLE_FACTS_BYTES_MAX, UNIONS_BYTES_MAX, samples_room
+from nccl_inspector.summary.fit_tables import SAMPLE_FACTS_BYTES_MAX, UNIONS_BYTES_MAX, samples_room
 
 # From plugin/box/box.h: the size of the header, and the number of records in each table.
 HEADER_BYTES = 4096

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nccl_inspector.agent.beats import Beats
+from nccl_inspector.agent.beat_age import Beats
 from nccl_inspector.agent.log_once import Inode
 from nccl_inspector.agent.manifest import Manifest
 from nccl_inspector.analysis.join import join_communicators
 from nccl_inspector.analysis.process_names import name_processes
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.live.late import Late, late_processes
-from nccl_inspector.live.look import JobBoxes, LiveBox, NodeBoxes, look
+from nccl_inspector.live.late_ranks import Late, late_processes
+from nccl_inspector.live.node_look import JobBoxes, LiveBox, NodeBoxes, look
 from nccl_inspector.live.rates import flow_of, since, split_waiting
 from nccl_inspector.live.troubles import (
     age_s,

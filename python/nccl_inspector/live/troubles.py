@@ -3,9 +3,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from nccl_inspector.agent.beats import STOPPED_S
-from nccl_inspector.analysis.hang.age import is_suspect
-from nccl_inspector.live.late import Late
+from nccl_inspector.agent.beat_age import STOPPED_S
+from nccl_inspector.analysis.hang.suspect_age import is_suspect
+from nccl_inspector.live.late_ranks import Late
 from nccl_inspector.live.view import Trouble, TroubleKind
 from nccl_inspector.model.bandwidth import size_class, size_label
 from nccl_inspector.model.process import (

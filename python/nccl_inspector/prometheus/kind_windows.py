@@ -9,8 +9,8 @@ from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.model.card import Operations, Series
 from nccl_inspector.model.kind_labels import LabelledKind, kind_of
 from nccl_inspector.prometheus.api import PromTrack
-from nccl_inspector.prometheus.questions import JobQuestions
-from nccl_inspector.render.means import longest_first, operations
+from nccl_inspector.prometheus.past_queries import JobQuestions
+from nccl_inspector.render.cards_of_means import longest_first, operations
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from nccl_inspector.analysis.hang.age import SUSPECT_S
+from nccl_inspector.analysis.hang.suspect_age import SUSPECT_S
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.live.troubles import age_words
 from nccl_inspector.live.view import (
@@ -26,7 +26,7 @@ from nccl_inspector.live.view import (
 )
 from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.prometheus.api import Api, PromSample
-from nccl_inspector.prometheus.promql import GPU, JOB, LiveQuestions
+from nccl_inspector.prometheus.live_queries import GPU, JOB, LiveQuestions
 
 Row = tuple[str, ...]  # the values of the labels that identify a row
 

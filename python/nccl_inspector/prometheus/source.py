@@ -18,8 +18,14 @@ from nccl_inspector.model.card import (
 from nccl_inspector.model.kind_labels import comm_of, kind_of
 from nccl_inspector.prometheus.api import Api, PromSample
 from nccl_inspector.prometheus.kind_windows import FoundKinds, operations_of, series_of
-from nccl_inspector.prometheus.questions import COUNTED, MEANS, P2P_COUNTED, P2P_MEANS, JobQuestions
-from nccl_inspector.render.means import BY_NVIDIA, NOT_TOLD, communicators, nobody_named
+from nccl_inspector.prometheus.past_queries import (
+    COUNTED,
+    MEANS,
+    P2P_COUNTED,
+    P2P_MEANS,
+    JobQuestions,
+)
+from nccl_inspector.render.cards_of_means import BY_NVIDIA, NOT_TOLD, communicators, nobody_named
 from nccl_inspector.system.printable import visible
 
 LOOK_BACK_S = 30 * 86400  # if nobody says when the job ran

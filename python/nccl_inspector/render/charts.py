@@ -11,8 +11,8 @@ from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.card import Card, Operations, Period, TimeLine
 from nccl_inspector.model.wording import bandwidth, change, clock, duration, elapsed, percent
 from nccl_inspector.render.heat import bound_heat, merged
-from nccl_inspector.render.limits import Limits
-from nccl_inspector.render.strip import StripTrack, tracks
+from nccl_inspector.render.output_limits import Limits
+from nccl_inspector.render.timeline_text import StripTrack, tracks
 
 WIDTH, HEIGHT = 1000, 100  # size of a plot, in its own units
 _POINTS_MAX = 400

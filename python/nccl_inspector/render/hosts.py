@@ -9,7 +9,7 @@ from nccl_inspector.model.card_hosts import HostTime, HostTimes
 from nccl_inspector.model.process import Process
 from nccl_inspector.model.table_columns import make_columns
 from nccl_inspector.model.wording import compact, duration, elapsed, number
-from nccl_inspector.render.limits import Limits
+from nccl_inspector.render.output_limits import Limits
 from nccl_inspector.render.tables import Grid, Row
 
 HOSTS_MAX = 256  # in a card: those with the longest calls

@@ -37,10 +37,9 @@ from nccl_inspector.model.wording import (
 from nccl_inspector.render import charts, tables
 from nccl_inspector.render.hosts import host_times
 from nccl_inspector.render.labels import labels
-from nccl_inspector.render.limits import PAGE
 from nccl_inspector.render.missing import missing_lines, source_words
 from nccl_inspector.render.network_table import network
-from nccl_inspector.render.strip import slow_lines
+from nccl_inspector.render.output_limits import PAGE
 from nccl_inspector.render.text import (
     data_words,
     environment_words,
@@ -49,6 +48,7 @@ from nccl_inspector.render.text import (
     placement_words,
     verdict_words,
 )
+from nccl_inspector.render.timeline_text import slow_lines
 from nccl_inspector.system.printable import visible
 
 _TEXT_CHARS_MAX = 2000  # of one text: a user's must not fill the page

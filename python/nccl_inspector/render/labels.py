@@ -10,7 +10,7 @@ from nccl_inspector.model.operation_label import KERNEL, LABEL_KINDS, OTHERS, RO
 from nccl_inspector.model.process import FUNCS, Comm, Process
 from nccl_inspector.model.table_columns import make_columns
 from nccl_inspector.model.wording import clock, compact, duration, elapsed, number, volume
-from nccl_inspector.render.limits import Limits
+from nccl_inspector.render.output_limits import Limits
 from nccl_inspector.render.tables import Grid, Row
 
 LABELS_MAX = 256  # in a card: those with the most time, tags first

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from nccl_inspector.model.card import Card, Gap
 from nccl_inspector.model.wording import cut_list, node_list, number
-from nccl_inspector.render.limits import Limits
+from nccl_inspector.render.output_limits import Limits
 
 
 def _lost(nodes: Sequence[str], whose: str, limits: Limits) -> str:

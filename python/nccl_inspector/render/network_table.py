@@ -15,7 +15,7 @@ from nccl_inspector.model.wording import (
     percent,
     volume,
 )
-from nccl_inspector.render.limits import Limits
+from nccl_inspector.render.output_limits import Limits
 from nccl_inspector.render.tables import Grid, Row
 
 _NS = 1e9

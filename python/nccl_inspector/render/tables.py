@@ -31,7 +31,7 @@ from nccl_inspector.model.wording import (
     number,
     percent,
 )
-from nccl_inspector.render.limits import Limits
+from nccl_inspector.render.output_limits import Limits
 
 _NAME_CHARS = 40
 

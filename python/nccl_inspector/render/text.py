@@ -30,13 +30,12 @@ from nccl_inspector.model.wording import (
     worst_first,
 )
 from nccl_inspector.render import tables
+from nccl_inspector.render.cards_of_means import NOT_TOLD
 from nccl_inspector.render.hosts import host_times
 from nccl_inspector.render.labels import labels
-from nccl_inspector.render.limits import EVERYTHING, TERMINAL, Limits
-from nccl_inspector.render.means import NOT_TOLD
 from nccl_inspector.render.missing import missing_lines, source_words
 from nccl_inspector.render.network_table import network
-from nccl_inspector.render.strip import draw_timeline
+from nccl_inspector.render.output_limits import EVERYTHING, TERMINAL, Limits
 from nccl_inspector.render.text_layout import (
     COLUMNS_MAX,
     Item,
@@ -46,6 +45,7 @@ from nccl_inspector.render.text_layout import (
     paragraph,
     section,
 )
+from nccl_inspector.render.timeline_text import draw_timeline
 
 _ENTITIES_SHOWN = 8
 _NAME_CHARS = 80

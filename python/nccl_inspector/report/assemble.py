@@ -17,9 +17,9 @@ from nccl_inspector.analysis.hardware.findings import find_hardware
 from nccl_inspector.analysis.hardware.slow import SlowHardware, find_slow_hardware
 from nccl_inspector.analysis.next_command import suggest
 from nccl_inspector.analysis.places import Places, gpu_of
-from nccl_inspector.analysis.replay.choice import choose
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
 from nccl_inspector.analysis.replay.outside_causes import with_standstills
+from nccl_inspector.analysis.replay.process_choice import choose
 from nccl_inspector.analysis.replay.records import RecordSource
 from nccl_inspector.analysis.slow_times.standstills import find_standstills
 from nccl_inspector.analysis.slow_times.throughput import Readings
@@ -51,9 +51,9 @@ from nccl_inspector.model.process import KILLED, Process
 from nccl_inspector.model.transport import ON_NETWORK
 from nccl_inspector.render.hosts import describe_hosts
 from nccl_inspector.render.labels import describe_labels
-from nccl_inspector.report.believed import believable
 from nccl_inspector.report.below_ports import tell_below
 from nccl_inspector.report.causes import CauseFindings, JobView, tell_causes
+from nccl_inspector.report.contradicted_claims import believable
 from nccl_inspector.report.counter_evidence import with_counters
 from nccl_inspector.report.facts import describe_environment, describe_job, describe_quality
 from nccl_inspector.report.figures import (

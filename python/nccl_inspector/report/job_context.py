@@ -12,8 +12,8 @@ from nccl_inspector.analysis.slow_times.throughput import Readings
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Input, Job, Period
 from nccl_inspector.model.hostlist import expand
+from nccl_inspector.report.announced_paths import AvoidedError, visiting
 from nccl_inspector.report.output import CPU_S, Output, read_output
-from nccl_inspector.report.visiting import AvoidedError, visiting
 from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm.find_record import find_record
 from nccl_inspector.slurm.job_record import JobRecord

@@ -22,7 +22,7 @@ from nccl_inspector.model.card import (
     Verdict,
 )
 from nccl_inspector.model.wording import clock, digits, duration, number
-from nccl_inspector.render.means import (
+from nccl_inspector.render.cards_of_means import (
     BY_NVIDIA,
     NOT_COUNTED,
     NOT_TOLD,

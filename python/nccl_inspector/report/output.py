@@ -31,7 +31,7 @@ from nccl_inspector.analysis.slow_times.throughput import (
     read_throughput,
 )
 from nccl_inspector.model.card import Input, Period
-from nccl_inspector.report.visiting import hangs
+from nccl_inspector.report.announced_paths import hangs
 from nccl_inspector.system.child_process import start_child
 from nccl_inspector.system.safe_files import reopen
 

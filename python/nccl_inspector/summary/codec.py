@@ -43,7 +43,7 @@ from nccl_inspector.summary.columns import (
     unpack_keys,
     unpack_peers,
 )
-from nccl_inspector.summary.fit import (
+from nccl_inspector.summary.fit_tables import (
     LENGTH,
     SAMPLE_FACTS_BYTES_MAX,
     UNIONS_BYTES_MAX,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.capture.ends import parse_end
+from nccl_inspector.capture.end_files import parse_end
 from nccl_inspector.model.process import DROP_REASONS
 from tests.support import application_log, nvidia_json_reader, standin
 from tests.support.repository import BUILD

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nccl_inspector.agent import http_server as httpserver
 from nccl_inspector.agent.endpoint import Endpoint
-from nccl_inspector.agent.page import merge
+from nccl_inspector.agent.prom_page import merge
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.exposition.metrics import load_metrics
 from nccl_inspector.exposition.text import make_series, render

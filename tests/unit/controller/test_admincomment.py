@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.controller import making
+from nccl_inspector.controller import report_child
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.settings.config import Config
 from tests.support.queued_jobs import enqueue, left, run_pass, stored, summarize
@@ -56,7 +56,7 @@ def test_a_comment_that_could_not_be_written_comes_with_the_next_try(
 def test_a_comment_is_not_tried_for_ever(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(making, "COMMENT_WAIT_S", 10)  # the job ended a minute ago
+    monkeypatch.setattr(report_child, "COMMENT_WAIT_S", 10)  # the job ended a minute ago
     comment(config, tmp_path, update=FINISHED, modify="echo ' Nothing modified'; exit 1")
     assert left(config) == []
     assert stored(config) == [42]

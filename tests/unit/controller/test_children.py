@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.controller import children, service
-from nccl_inspector.controller.avoided import AVOID_S, MOUNT_USERS_MIN, Avoided, mount_of
+from nccl_inspector.controller.avoided_paths import AVOID_S, MOUNT_USERS_MIN, Avoided, mount_of
 from nccl_inspector.controller.children import Children, LeftChild, NoAnswerError
-from nccl_inspector.controller.looking import look_at
-from nccl_inspector.controller.making import Makers, make_report
+from nccl_inspector.controller.job_survey import look_at
 from nccl_inspector.controller.outcome import DONE, FAILED, LATER, Outcome
 from nccl_inspector.controller.queue import Queue
+from nccl_inspector.controller.report_child import Makers, make_report
 from nccl_inspector.controller.service import Controller
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.model.card import Card
-from nccl_inspector.report.visiting import AvoidedError, visiting
-from nccl_inspector.report.visiting import hangs as hangs_on_path
+from nccl_inspector.report.announced_paths import AvoidedError, visiting
+from nccl_inspector.report.announced_paths import hangs as hangs_on_path
 from nccl_inspector.settings.config import Config
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.system.child_process import start_child

@@ -10,10 +10,10 @@ import pytest
 
 from nccl_inspector.controller import service
 from nccl_inspector.controller.children import Children
-from nccl_inspector.controller.due import Due
-from nccl_inspector.controller.making import make_report
+from nccl_inspector.controller.due_reports import Due
 from nccl_inspector.controller.outcome import DONE, FAILED, Outcome
 from nccl_inspector.controller.queue import Entry, Queue
+from nccl_inspector.controller.report_child import make_report
 from nccl_inspector.controller.service import Controller
 from nccl_inspector.controller.shares import JOB_S, PERIOD_S, USER_S, Shares, in_turns
 from nccl_inspector.controller.wiring import usual_makers

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.agent.beats import Now
+from nccl_inspector.agent.beat_age import Now
 from nccl_inspector.box.layout import COMM, HEADER
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.live.nodeview import NodeView
@@ -40,7 +40,9 @@ def test_rates_are_of_what_was_counted_between_two_looks(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = iter((100.0, 100.0, 102.0, 102.0))  # when each begins, and reads the box
-    monkeypatch.setattr("nccl_inspector.live.look.now", lambda: Now(time.time_ns(), next(looks)))
+    monkeypatch.setattr(
+        "nccl_inspector.live.node_look.now", lambda: Now(time.time_ns(), next(looks))
+    )
     path = node.start(node.job(), "0_1", rank_box(0, [50.0] * 10))
     view = node.view()
     view.look()

@@ -13,7 +13,7 @@ from nccl_inspector.model.card import RuleId, Series, TimeLine
 from nccl_inspector.render.charts import Plot, bandwidth_bars, heat_map, plots, ticks, waiting_bars
 from nccl_inspector.render.heat import bound_heat
 from nccl_inspector.render.html import render_html
-from nccl_inspector.render.limits import PAGE
+from nccl_inspector.render.output_limits import PAGE
 from tests.support import example_cards
 from tests.support.example_cards import CARDS, START_S
 

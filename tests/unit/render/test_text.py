@@ -17,8 +17,8 @@ from nccl_inspector.model.wording import (
     from_to,
     percent,
 )
-from nccl_inspector.render.strip import tracks
 from nccl_inspector.render.text import render_text
+from nccl_inspector.render.timeline_text import tracks
 from nccl_inspector.system.printable import plain, visible
 from tests.support import example_cards
 from tests.support.example_cards import CARDS, DIP, START_S, WINDOW_S

@@ -15,7 +15,7 @@ from nccl_inspector.model.card import WARNING, Card, Entity, Evidence, Finding
 from nccl_inspector.model.wording import said_evidence
 from nccl_inspector.render.text import render_text
 from nccl_inspector.report.assemble import build_card
-from nccl_inspector.run.gather import job_head
+from nccl_inspector.run.user_summaries import job_head
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import NodeSummary
 from tests.support import example_cards

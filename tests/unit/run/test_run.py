@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.run import gather
-from nccl_inspector.run.gather import FoundBoxes, job_head, write_summaries
+from nccl_inspector.run import user_summaries
 from nccl_inspector.run.launch import run_command
+from nccl_inspector.run.user_summaries import FoundBoxes, job_head, write_summaries
 from tests.sandbox.lifetime import wait_until
 from tests.support.boxes import MS, BoxOf, CommOf, KeyOf, write_box
 from tests.support.command_line import COMMAND, MAIN, environment
@@ -186,7 +186,7 @@ def test_a_box_that_is_still_written_to_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a second run in the same directory: its figures would end here."""
-    monkeypatch.setattr(gather, "HELD_S", 0.0)
+    monkeypatch.setattr(user_summaries, "HELD_S", 0.0)
     box = write_box(tmp_path, "0_1", BoxOf([CommOf(7, 0, 2)], [KeyOf(0, [5 * MS] * 20)], state=1))
     os.chown(box, os.getuid(), -1)
     code = (
@@ -198,7 +198,7 @@ def test_a_box_that_is_still_written_to_stays(
     ) as holder:
         assert holder.stdout
         holder.stdout.readline()
-        found = gather.read_boxes(tmp_path)
+        found = user_summaries.read_boxes(tmp_path)
         holder.communicate()
     assert "still written to" in found.problems[0]
     write_summaries(found, job_head({"SLURM_JOB_ID": "4711"}, 1_700_000_000), tmp_path)

@@ -9,7 +9,7 @@ import pytest
 
 from nccl_inspector.model.card import DEGRADED, HEALTHY, INFO, WARNING, Card
 from nccl_inspector.render import tables
-from nccl_inspector.render.limits import PAGE
+from nccl_inspector.render.output_limits import PAGE
 from nccl_inspector.report.similar import beside_similar
 from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.index import INDEX, put, writing

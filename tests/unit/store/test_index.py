@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from nccl_inspector.commands.nodes import nodes as nodes_command
-from nccl_inspector.controller.making import rebuild
+from nccl_inspector.controller.report_child import rebuild
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card, Environment
 from nccl_inspector.render.json import to_json

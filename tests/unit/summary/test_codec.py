@@ -30,7 +30,7 @@ from nccl_inspector.summary.columns import (
     unpack_line,
     unpack_peers,
 )
-from nccl_inspector.summary.fit import NOTHING, piece
+from nccl_inspector.summary.fit_tables import NOTHING, piece
 from nccl_inspector.summary.lazy_lines import PackedLines
 from nccl_inspector.summary.nets import pack_nets, unpack_nets
 from tests.support.boxes import (

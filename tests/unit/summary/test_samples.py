@@ -29,7 +29,7 @@ from nccl_inspector.model.process import (
 )
 from nccl_inspector.model.sample_columns import SampleColumns
 from nccl_inspector.summary.codec import SAMPLES_BYTES_MAX, decode, encode, encode_process
-from nccl_inspector.summary.fit import NOTHING, piece, samples_room
+from nccl_inspector.summary.fit_tables import NOTHING, piece, samples_room
 from nccl_inspector.summary.samples import (
     PackedSamples,
     PackedUnions,

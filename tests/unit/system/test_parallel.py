@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.controller.looking import look_at
+from nccl_inspector.controller.job_survey import look_at
 from nccl_inspector.controller.queue import Entry
 from nccl_inspector.summary import directory as reportdir
 from nccl_inspector.summary.attempts import load_summaries

@@ -6,8 +6,8 @@ The values are the hardware's own counts, so that an agent's restart or absence 
 
 from collections.abc import Iterator, Mapping
 
-from nccl_inspector.agent.counters.watch import CounterWatch
-from nccl_inspector.agent.counters.watched import INTERVAL_S
+from nccl_inspector.agent.counters.job_counters import INTERVAL_S
+from nccl_inspector.agent.counters.sampling_times import CounterWatch
 from nccl_inspector.counters.sample import GPU, INFINIBAND, SOURCES, Device, Sample, boot_clock_s
 from nccl_inspector.exposition.text import SeriesLine, make_series
 

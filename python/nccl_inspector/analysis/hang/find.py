@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find operations that never ended: what happened to each, and which process is the root of all.
 
-The boxes are read at the end. An operation is suspect only by its age (age.py), so a healthy job
-that is killed in the middle has no hang. A Send or Recv may be posted long before it is due.
+The boxes are read at the end. An operation is suspect only by its age (suspect_age.py), so a healthy
+job that is killed in the middle has no hang. A Send or Recv may be posted long before it is due.
 Therefore it is suspect only if nothing progressed in the whole job; waits in it are followed
 anyway.
 """
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nccl_inspector.analysis.claims import name_runs
-from nccl_inspector.analysis.hang.age import GIVEN_UP_S, SUSPECT_S, is_suspect
 from nccl_inspector.analysis.hang.arrival import Meeting, OpPlace, Seat, find_meetings
 from nccl_inspector.analysis.hang.ending import BEATS_APART_S, Ending
+from nccl_inspector.analysis.hang.suspect_age import GIVEN_UP_S, SUSPECT_S, is_suspect
 from nccl_inspector.analysis.hang.wait_graph import (
     FOLLOWED,
     Picture,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nccl_inspector.analysis.claims import Run
-from nccl_inspector.analysis.hang.age import SUSPECT_S
 from nccl_inspector.analysis.hang.arrival import Arrival, Meeting, OpPlace, Seat
 from nccl_inspector.analysis.hang.ending import BEATS_APART_S
+from nccl_inspector.analysis.hang.stuck_peer import CREDIT, GPU, find_stuck_peer
+from nccl_inspector.analysis.hang.suspect_age import SUSPECT_S
 from nccl_inspector.analysis.hang.wait_for import End, find_ends, successors
-from nccl_inspector.analysis.hang.waits import CREDIT, GPU, find_stuck_peer
 from nccl_inspector.model.card import NETWORK, TRANSPORT
 from nccl_inspector.model.process import FUNCS, Operation
 

@@ -22,7 +22,7 @@ from nccl_inspector.analysis.replay.arrays import (
     quantiles,
 )
 from nccl_inspector.analysis.replay.gaps import Gaps
-from nccl_inspector.analysis.replay.longer import parts_of_pieces, undo_longer
+from nccl_inspector.analysis.replay.longer_transfers import parts_of_pieces, undo_longer
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 

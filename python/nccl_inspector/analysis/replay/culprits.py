@@ -19,9 +19,9 @@ from nccl_inspector.analysis.replay.costs import (
     standard_error,
     total_share,
 )
+from nccl_inspector.analysis.replay.first_steps import in_first_steps
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
-from nccl_inspector.analysis.replay.startup import in_first_steps
 from nccl_inspector.analysis.replay.what_if import Piece, Replay, WhatIf
 from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
 
@@ -79,8 +79,8 @@ def own_excess(order: Order, usual: Floats) -> tuple[Floats, Mask]:
 class _Runs:
     """Runs of operations with one cause: owner, longest excess, and whether at the job's start.
 
-    Operations that were put in (hidden.py) are left out: they begin when the operation before ends,
-    so nobody is late for them.
+    Operations that were put in (hidden_barriers.py) are left out: they begin when the operation
+    before ends, so nobody is late for them.
     """
 
     owner: Ints

@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Mask
-from nccl_inspector.analysis.replay.bound import gaps_if_faster
+from nccl_inspector.analysis.replay.bound_gaps import gaps_if_faster
 from nccl_inspector.analysis.replay.cause import Cause
 from nccl_inspector.analysis.replay.changes import find_changes
-from nccl_inspector.analysis.replay.choice import Choice
 from nccl_inspector.analysis.replay.costs import saved_share
 from nccl_inspector.analysis.replay.culprits import FoundCulprits
 from nccl_inspector.analysis.replay.gaps import find_gaps
-from nccl_inspector.analysis.replay.hidden import fill_holes
+from nccl_inspector.analysis.replay.hidden_barriers import fill_holes
 from nccl_inspector.analysis.replay.late_causes import late_causes
+from nccl_inspector.analysis.replay.met_outside import met_before
 from nccl_inspector.analysis.replay.order import Order, find_order
 from nccl_inspector.analysis.replay.outside_causes import outside_causes
 from nccl_inspector.analysis.replay.paths import Spot
+from nccl_inspector.analysis.replay.process_choice import Choice
 from nccl_inspector.analysis.replay.records import Records, RecordSource, gather
-from nccl_inspector.analysis.replay.together import met_before
 from nccl_inspector.analysis.replay.transfer_causes import ask_transfers, transfer_causes
 from nccl_inspector.analysis.replay.what_if import Replay
 
@@ -52,7 +52,7 @@ class Judged:
     records: Records | None = None
     order: Order | None = None
     replay: Replay | None = None
-    faster: Floats | None = None  # what to add to gaps if transfers are faster (bound.py)
+    faster: Floats | None = None  # what to add to gaps if transfers are faster (bound_gaps.py)
     looked: int = 0  # processes whose records were read
     refused: Mapping[str, int] = field(default_factory=dict)  # unreadable ones, by reason
 

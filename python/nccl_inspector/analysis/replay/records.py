@@ -59,7 +59,7 @@ class RecordedComm:
     ordinal: int
     members: tuple[int, ...]  # processes with records of it
     left_out: int = 0  # ranks whose records were not read
-    hidden: bool = False  # its operations have no records and were put in (hidden.py)
+    hidden: bool = False  # its operations have no records and were put in (hidden_barriers.py)
 
     @property
     def looked(self) -> int:

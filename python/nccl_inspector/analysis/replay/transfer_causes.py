@@ -18,7 +18,7 @@ from nccl_inspector.analysis.replay.costs import (
     saved_share,
     slow_times,
 )
-from nccl_inspector.analysis.replay.longer import LONGER
+from nccl_inspector.analysis.replay.longer_transfers import LONGER
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.paths import (
     SlowPaths,
@@ -57,7 +57,7 @@ def transfer_causes(
     changes: Changes,
     spots: Sequence[Spot],
 ) -> list[Cause]:
-    """Return the slow transfers with their cost; `faster` is gaps_if_faster of bound.py."""
+    """Return the slow transfers with their cost; `faster` is gaps_if_faster of bound_gaps.py."""
     beside: tuple[SlowPaths, ...] = find_slow_paths(records, order, spots)
     inner = _is_inside(records, spots)
     changed = [np.where(inner == inside, changes.transfer, 1.0) for inside in (False, True)]

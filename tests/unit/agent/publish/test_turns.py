@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from nccl_inspector.agent.turns import TURN_S, Turns
+from nccl_inspector.agent.job_order import TURN_S, Turns
 
 
 class Worker:

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from nccl_inspector.analysis.replay import records as records_module
-from nccl_inspector.analysis.replay.bound import gaps_if_faster
+from nccl_inspector.analysis.replay.bound_gaps import gaps_if_faster
 from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TRANSFER, Cause
 from nccl_inspector.analysis.replay.changes import find_changes
 from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
+from nccl_inspector.analysis.replay.met_outside import met_before
 from nccl_inspector.analysis.replay.order import find_order
 from nccl_inspector.analysis.replay.outside_causes import outside_causes
 from nccl_inspector.analysis.replay.records import RecordSource, gather
-from nccl_inspector.analysis.replay.together import met_before
 from nccl_inspector.analysis.replay.what_if import Replay
 from tests.support.step_jobs import Fault, Floats, StepJob, data_parallel, tensor_and_data_parallel
 

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from nccl_inspector.analysis.replay.bound import gaps_if_faster
+from nccl_inspector.analysis.replay.bound_gaps import gaps_if_faster
 from nccl_inspector.analysis.replay.changes import find_changes
 from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.order import find_order

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.agent.counters import sources, watched
+from nccl_inspector.agent.counters import job_counters, sources
 from nccl_inspector.agent.counters import watch as watch_module
+from nccl_inspector.agent.counters.job_counters import FILE, job_gpus
+from nccl_inspector.agent.counters.sampling_times import CounterWatch
 from nccl_inspector.agent.counters.sources import Readers
-from nccl_inspector.agent.counters.watch import CounterWatch
-from nccl_inspector.agent.counters.watched import FILE, job_gpus
 from nccl_inspector.agent.counters.xid import NewXids, Xid
 from nccl_inspector.agent.kill_switch import disable, enable
 from nccl_inspector.agent.service import Agent, run_agent, run_collect
@@ -170,8 +170,8 @@ def test_a_running_job_is_sampled_each_minute_and_not_each_pass(
         node.agent.run_pass(10)
     assert {span.samples for span in node.sampled().spans} == {1}
     monkeypatch.setattr(sources, "REST_TIMES", 0)
-    monkeypatch.setattr(watched, "INTERVAL_S", 0.01)
-    monkeypatch.setattr(watched, "_SLACK_S", 60.0)
+    monkeypatch.setattr(job_counters, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(job_counters, "_SLACK_S", 60.0)
     assert {span.samples >= 3 for span in node.sampled(times=3).spans} == {True}
 
 
@@ -286,7 +286,7 @@ def test_a_full_file_system_costs_no_job_and_no_pass(
 
     node.start_job()
     with monkeypatch.context() as patched:
-        patched.setattr(watched, "replace_file", full)
+        patched.setattr(job_counters, "replace_file", full)
         for _ in range(3):
             node.agent.run_pass(10)
     said = [line for line in caplog.messages if "counters" in line]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from nccl_inspector.controller.due import ToDo, find_due
+from nccl_inspector.controller.due_reports import ToDo, find_due
 from nccl_inspector.controller.queue import Entry
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.summary.directory import written

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from nccl_inspector.analysis.replay import choice
-from nccl_inspector.analysis.replay.choice import choose
+from nccl_inspector.analysis.replay import process_choice
+from nccl_inspector.analysis.replay.process_choice import choose
 from nccl_inspector.model.card import DEGRADED
 from nccl_inspector.model.process import Process
 from nccl_inspector.report import assemble as build
@@ -30,7 +30,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer processes are read than the job has."""
-    monkeypatch.setattr(choice, "PROCESSES_MAX", READ)
+    monkeypatch.setattr(process_choice, "PROCESSES_MAX", READ)
 
 
 def placed_of(loaded: Loaded) -> list[tuple[str, Process]]:
@@ -90,7 +90,7 @@ def test_what_all_records_cost_is_about_what_some_say(
     loaded: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = build_card(loaded)
-    monkeypatch.setattr(choice, "PROCESSES_MAX", READ)
+    monkeypatch.setattr(process_choice, "PROCESSES_MAX", READ)
     some = build_card(loaded)
     assert every.verdict.cost_share == pytest.approx(some.verdict.cost_share, rel=0.25)
     assert not [one for one in every.data_quality.gaps if "operation by operation" in one.words]

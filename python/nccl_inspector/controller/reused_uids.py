@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nccl_inspector.controller.making import group_id
 from nccl_inspector.controller.outcome import DONE, LATER, Outcome
+from nccl_inspector.controller.report_child import group_id
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.wording import number
 from nccl_inspector.settings.config import Config

@@ -7,7 +7,7 @@ import pytest
 
 from nccl_inspector.analysis.join import join_communicators
 from nccl_inspector.analysis.straggler.lateness import comparable, find_late
-from nccl_inspector.live.late import Late, late_processes
+from nccl_inspector.live.late_ranks import Late, late_processes
 from nccl_inspector.model.process import FUNCS, Process
 from tests.support.boxes import MS, BoxOf, CommOf, KeyOf
 from tests.support.summaries import joined, process_of

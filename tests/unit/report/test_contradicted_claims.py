@@ -7,7 +7,7 @@ import pytest
 
 from nccl_inspector.analysis.claims import RANKS_MAX
 from nccl_inspector.report.assemble import build_card
-from nccl_inspector.report.believed import allocation_of, believable
+from nccl_inspector.report.contradicted_claims import allocation_of, believable
 from nccl_inspector.report.job_context import JobContext
 from nccl_inspector.slurm.job_record import ACCOUNTING, SUMMARY, JobRecord
 from nccl_inspector.summary.attempts import Loaded

@@ -24,7 +24,7 @@ def test_a_box_with_many_names_is_read_once(node: Node, monkeypatch: pytest.Monk
         reads.append(given)
         return read_box(*given)
 
-    monkeypatch.setattr("nccl_inspector.live.look.read_box", counted)
+    monkeypatch.setattr("nccl_inspector.live.node_look.read_box", counted)
     view = node.look()
     assert len(reads) == 1
     assert len(only(view).ranks) == 1
@@ -40,7 +40,7 @@ def test_a_box_that_is_refused_is_not_read_again_by_its_other_names(
         reads.append(given)
         raise RefusedError("bad_box")
 
-    monkeypatch.setattr("nccl_inspector.live.look.read_box", refuse)
+    monkeypatch.setattr("nccl_inspector.live.node_look.read_box", refuse)
     path = node.start(node.job(), "0_1", rank_box(0, [2.0] * 8))
     os.link(path, path.with_name("nccl_inspector_0_2.box"))
     node.look()
@@ -58,7 +58,7 @@ def test_boxes_of_ended_processes_leave_no_living_one_out(node: Node) -> None:
 
 
 def test_living_ones_beyond_the_limit_are_said(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nccl_inspector.live.look.BOXES_MAX", 2)
+    monkeypatch.setattr("nccl_inspector.live.node_look.BOXES_MAX", 2)
     raw = node.job()
     for number in range(3):
         node.start(raw, f"0_{number + 1}", rank_box(number))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nccl_inspector.analysis.replay.arrays import Ints
-from nccl_inspector.analysis.replay.hidden import fill_holes
+from nccl_inspector.analysis.replay.hidden_barriers import fill_holes
 from nccl_inspector.analysis.replay.records import RecordedComm, Records
 from nccl_inspector.model.process import FUNCS, PEER_NONE
 

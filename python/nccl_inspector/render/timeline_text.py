@@ -9,7 +9,7 @@ from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.card import Card, Degradation, Series, Throughput, TimeLine
 from nccl_inspector.model.wording import change, clock, digits, elapsed, from_to, number, percent
 from nccl_inspector.render.heat import merged
-from nccl_inspector.render.limits import Limits
+from nccl_inspector.render.output_limits import Limits
 from nccl_inspector.render.text_layout import Item, Paint, TextLine, bullet, paragraph
 
 _ACROSS = 60  # with its label within 80 columns

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from nccl_inspector.controller.admincomment import Refusal, write_comment
-from nccl_inspector.controller.due import Due
+from nccl_inspector.controller.due_reports import Due
 from nccl_inspector.controller.outcome import DONE, FAILED, LATER, Outcome
 from nccl_inspector.controller.queue import Entry
 from nccl_inspector.errors import InspectorError, RefusedError

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from nccl_inspector.agent.beats import Beats, Now
+from nccl_inspector.agent.beat_age import Beats, Now
 
 S = 10**9
 

@@ -11,8 +11,8 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
+from nccl_inspector.agent.counters.job_counters import Watched
 from nccl_inspector.agent.counters.sources import Readers, Sources
-from nccl_inspector.agent.counters.watched import Watched
 from nccl_inspector.agent.counters.xid import KernelLog, Xid
 from nccl_inspector.agent.ended_job import parse_ended
 from nccl_inspector.agent.log_once import Tally

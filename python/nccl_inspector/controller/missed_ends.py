@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from nccl_inspector.controller.children import Children, NoAnswerError
-from nccl_inspector.controller.looking import stored_ns
+from nccl_inspector.controller.job_survey import stored_ns
 from nccl_inspector.controller.queue import QUEUED_MAX, USER_QUEUED_MAX, Entry, Queue
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config

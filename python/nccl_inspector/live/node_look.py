@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nccl_inspector.agent.beats import Now, now
+from nccl_inspector.agent.beat_age import Now, now
 from nccl_inspector.agent.ended_job import BOXES_MAX
 from nccl_inspector.agent.job_files import read_manifest
 from nccl_inspector.agent.log_once import Inode

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.controller.outcome import DONE, Outcome
-from nccl_inspector.controller.reuse import revoke
+from nccl_inspector.controller.reused_uids import revoke
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.controller import lost
+from nccl_inspector.controller import missed_ends
 from nccl_inspector.controller.children import Children
-from nccl_inspector.controller.lost import (
+from nccl_inspector.controller.missed_ends import (
     BACK_MAX_S,
     OVERLAP_S,
     AccountingProgress,
@@ -110,8 +110,8 @@ def test_a_day_without_the_service_loses_no_end(accounting: Config, tmp_path: Pa
 def test_each_pass_asks_for_some_hours_only(accounting: Config) -> None:
     now_s = time.time()
     found = find_lost(accounting, now_s - 86400, now_s, ())
-    assert (len(found.slices), found.problem) == (lost.SLICES_MAX, "")
-    assert found.until_s == now_s - 86400 + lost.SLICES_MAX * lost.SLICE_S
+    assert (len(found.slices), found.problem) == (missed_ends.SLICES_MAX, "")
+    assert found.until_s == now_s - 86400 + missed_ends.SLICES_MAX * missed_ends.SLICE_S
 
 
 def test_without_accounting_that_is_said_and_nothing_is_skipped(config: Config) -> None:

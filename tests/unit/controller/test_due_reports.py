@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from nccl_inspector.controller.due import SETTLE_S, Due, ToDo, find_due
+from nccl_inspector.controller.due_reports import SETTLE_S, Due, ToDo, find_due
 from nccl_inspector.controller.queue import Entry
 from nccl_inspector.summary.directory import SummaryFile
 
