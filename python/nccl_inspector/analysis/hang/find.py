@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find operations that never ended: what happened to each, and which process is the root of all.
 
-The boxes are read at the end. An operation is suspect only by its age (suspect_age.py), so a healthy
-job that is killed in the middle has no hang. A Send or Recv may be posted long before it is due.
-Therefore it is suspect only if nothing progressed in the whole job; waits in it are followed
+The boxes are read at the end. An operation is suspect only by its age (suspect_age.py), so a
+healthy job that is killed in the middle has no hang. A Send or Recv may be posted long before it is
+due. Therefore it is suspect only if nothing progressed in the whole job; waits in it are followed
 anyway.
 """
 

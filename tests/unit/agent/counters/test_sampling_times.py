@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.agent.counters import job_counters, sources
-from nccl_inspector.agent.counters import watch as watch_module
+from nccl_inspector.agent.counters import sampling_times as watch_module
 from nccl_inspector.agent.counters.job_counters import FILE, job_gpus
 from nccl_inspector.agent.counters.sampling_times import CounterWatch
 from nccl_inspector.agent.counters.sources import Readers
