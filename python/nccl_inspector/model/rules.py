@@ -372,6 +372,9 @@ RULES: Final = tuple(one for one in list(globals().values()) if isinstance(one, 
 BY_ID: Final = {one.id: one for one in RULES}
 
 
+SEVERITY_WORDS: Final = {CRITICAL: "critical", WARNING: "warning", INFO: "information"}
+
+
 def ids_about(about: About) -> frozenset[RuleId]:
     """Return the ids of all rules about one thing."""
     return frozenset(one.id for one in RULES if one.about is about)
@@ -379,5 +382,5 @@ def ids_about(about: About) -> frozenset[RuleId]:
 
 def severity_words(rule: Rule) -> str:
     """Return how severe a finding is, with when it is otherwise: `critical`, `warning; ...`."""
-    words = {CRITICAL: "critical", WARNING: "warning", INFO: "information"}[rule.severity]
+    words = SEVERITY_WORDS[rule.severity]
     return f"{words}; {rule.otherwise}" if rule.otherwise else words

@@ -6,13 +6,14 @@ every node for only three files, so only the tests use it, to check what is made
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 Json = dict[str, Any]
 
 SCHEMA = 39
 COLUMNS = 24
+NO_DATA = "No data in this time"
 GBS = "suffix: GB/s"  # Grafana's own unit for it would turn into MB/s on the same axis
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 _TITLE_HEIGHT = 1
@@ -42,7 +43,7 @@ class Panel:
     width: int
     height: int = 8
     extra: Json = field(default_factory=dict)  # its transformations and overrides
-    empty: str = "No data in this time"
+    empty: str = NO_DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +79,11 @@ class Dashboard:
 
 
 def graph(
-    title: str, about: str, unit: str, queries: Sequence[Query], width: int = 12, empty: str = ""
-) -> Panel:
+    title: str, about: str, unit: str, queries: Sequence[Query], width: int = 12,
+    empty: str = NO_DATA,
+) -> Panel:  # fmt: skip
     """Return a panel with lines over time."""
-    panel = Panel("timeseries", title, about, unit, queries, width)
-    return replace(panel, empty=empty) if empty else panel
+    return Panel("timeseries", title, about, unit, queries, width, empty=empty)
 
 
 def number(title: str, about: str, unit: str, expr: str, width: int = 4) -> Panel:

@@ -7,11 +7,9 @@
 from collections.abc import Iterator
 from textwrap import fill
 
-from nccl_inspector.model.card import CRITICAL, INFO, WARNING
-from nccl_inspector.model.rules import RULES, About, Rule, severity_words
+from nccl_inspector.model.rules import RULES, SEVERITY_WORDS, About, Rule, severity_words
 
 _WIDTH = 100
-_SEVERITIES = {CRITICAL: "critical", WARNING: "warning", INFO: "information"}
 _HEAD = """\
 # Findings
 
@@ -32,7 +30,7 @@ def _table() -> Iterator[str]:
     yield "| finding | severity | what it says |"
     yield "|---|---|---|"
     for one in RULES:
-        severity = _SEVERITIES[one.severity] + (" \\*" if one.otherwise else "")
+        severity = SEVERITY_WORDS[one.severity] + (" \\*" if one.otherwise else "")
         yield f"| [`{one.id}`](#{one.id}) | {severity} | {one.summary} |"
     yield ""
     yield "\\* It depends on the case: see the section of the finding."
