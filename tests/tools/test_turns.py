@@ -3,6 +3,7 @@
 
 import pytest
 
+from tests.tools.again import run
 from tests.tools.turns import Turn
 
 TESTS = [f"tests/test_a.py::test_{number}" for number in range(200)]
@@ -27,3 +28,10 @@ def test_a_commits_number_chooses_a_part_that_is_there() -> None:
 def test_what_is_no_turn_is_refused(words: str) -> None:
     with pytest.raises(ValueError, match=r"unpack|invalid literal|/"):
         Turn.of(words)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_part_that_is_empty_is_no_failure(workers: int) -> None:
+    words = ["-q", "-m", "long", "-n", str(workers), "tests/fuzzers/test_fuzzers.py"]
+    assert run([*words, "--turn", "0/1000000007"]) == (0, [])
+    assert run([*words, "-k", "nothing_of_that_name"]) == (5, [])
