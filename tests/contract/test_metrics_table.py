@@ -8,7 +8,7 @@ from nccl_inspector.exposition.process_file import parse_file
 from nccl_inspector.exposition.vocabulary import NET_STATES
 from tests.support.repository import BUILD, PLUGIN_DIR
 
-EXPO = BUILD / "c" / "test_expo"
+PAGE = BUILD / "c" / "test_page"
 
 
 def test_names_end_in_what_they_are() -> None:
@@ -36,21 +36,21 @@ def test_every_measured_series_names_its_job_and_node() -> None:
 
 def test_the_agent_takes_every_metric_that_the_plugin_writes(tmp_path: Path) -> None:
     path = tmp_path / "all.prom"
-    subprocess.run([EXPO, path], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([PAGE, path], check=True, stdout=subprocess.DEVNULL)
     written = {series.metric.name for series in parse_file(path.read_bytes(), {}, {}).values()}
     assert written == {one.name for one in load_metrics().values() if one.source == "plugin"}
 
 
 def test_families_come_in_the_order_of_the_table(tmp_path: Path) -> None:
     path = tmp_path / "all.prom"
-    subprocess.run([EXPO, path], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([PAGE, path], check=True, stdout=subprocess.DEVNULL)
     families = re.findall(r"^# HELP (\S+) ", path.read_text(), re.MULTILINE)
     assert families == [one.name for one in load_metrics().values() if one.source == "plugin"]
 
 
 def test_what_the_plugin_writes_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "all.prom"
-    subprocess.run([EXPO, path], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([PAGE, path], check=True, stdout=subprocess.DEVNULL)
     uuid = b'gpu_uuid="GPU-1a2b3c4d-0000-1111-2222-333344445555"'
     series = parse_file(path.read_bytes().replace(b'gpu_uuid="GPU-1"', uuid), {}, {})
     assert len(series) > 50

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators that come and go, and kinds of operation that run out. */
-#include "trackbox.h"
+#include "hotbox.h"
 
 static void test_keys_run_out(void)
 {

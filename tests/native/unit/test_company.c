@@ -9,29 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "hot/start.h"
-#include "inspector.h"
-#include "tap.h"
-
-#define WANTED (ABI_COLL | ABI_P2P | ABI_KERNEL_CH | ABI_CE_COLL)
-
-static int mask;
-
-static int mask_now(void)
-{
-	return __atomic_load_n(&mask, __ATOMIC_RELAXED);
-}
-
-static void *make(uint64_t id)
-{
-	void *context;
-
-	inspector_init(
-	    &(struct inspector_comm){ .api = 7, .fields = { .id = id, .nranks = 2, .name = "c" } },
-	    &context, &mask);
-	return context;
-}
+#include "whole_plugin.h"
 
 static _Atomic bool logger_hangs = true, logging;
 

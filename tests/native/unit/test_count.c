@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <sys/time.h>
 
-#include "trackbox.h"
+#include "hotbox.h"
 
 #define SIGNALS 600u
 #define CROWDS 300u

@@ -2,7 +2,7 @@
 /* Handles that are not ours, or not any more, and calls that nobody asked for. What the fuzzer has
  * found. */
 #include "inspector.h"
-#include "trackbox.h"
+#include "hotbox.h"
 
 /* NCCL's mask can be set from outside, also where there is nothing to measure with. */
 static void test_nothing_is_set_up(void)

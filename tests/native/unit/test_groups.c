@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 #include "nccl/abi.h"
-#include "trackbox.h"
+#include "hotbox.h"
 
 static void test_peers(void)
 {

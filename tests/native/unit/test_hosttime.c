@@ -3,7 +3,7 @@
 #include <pthread.h>
 
 #include "hot/hosttime.h"
-#include "trackbox.h"
+#include "hotbox.h"
 
 #define MS 1000000ull
 #define CALLS 2000u

@@ -13,33 +13,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "inspector.h"
-#include "tap.h"
-
-#define WANTED (ABI_COLL | ABI_P2P | ABI_KERNEL_CH | ABI_CE_COLL)
+#include "whole_plugin.h"
 
 /* Such as Fortran's threadprivate arrays: glibc takes it out of every thread's stack. */
 static __thread char much[254000];
 
 static char dir[64];
-static int mask;
 static _Atomic bool over;
-
-static int mask_now(void)
-{
-	return __atomic_load_n(&mask, __ATOMIC_RELAXED);
-}
-
-static void *make(uint64_t id)
-{
-	void *context;
-
-	inspector_init(
-	    &(struct inspector_comm){ .api = 7, .fields = { .id = id, .nranks = 2, .name = "c" } },
-	    &context, &mask);
-	return context;
-}
 
 static void *make_and_end(void *argument)
 {
@@ -165,16 +145,6 @@ static void test_children(void)
 }
 
 /* NCCL comes and goes with its mask: nobody may touch the old one. */
-static void *make_with(int *its_mask)
-{
-	void *context;
-
-	inspector_init(
-	    &(struct inspector_comm){ .api = 7, .fields = { .id = 9, .nranks = 2, .name = "c" } },
-	    &context, its_mask);
-	return context;
-}
-
 static void test_further_lives(void)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -184,7 +154,7 @@ static void test_further_lives(void)
 	for (unsigned i = 0; i < 100; i++) {
 		int *its_mask =
 		    mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		void *context = make_with(its_mask);
+		void *context = make_with(its_mask, 9);
 
 		bad += !context || *its_mask != WANTED ||
 		       inspector_track.box->header->state != BOX_LIVE;
@@ -277,13 +247,13 @@ static void test_another_library(void)
 	int *its_mask =
 	    mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	char path[96];
-	void *mine = make(20), *its = make_with(its_mask), *more = make_with(its_mask);
+	void *mine = make(20), *its = make_with(its_mask, 9), *more = make_with(its_mask, 9);
 	void *beyond[BOX_LIVE_COMMS];
 
 	ok(mine && its && mask_now() == WANTED && *its_mask == WANTED,
 	   "two libraries have their masks");
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		beyond[i] = make_with(its_mask);
+		beyond[i] = make_with(its_mask, 9);
 	inspector_finalize(its);
 	inspector_finalize(its); /* one too many */
 	inspector_finalize(more);

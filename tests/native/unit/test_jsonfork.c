@@ -8,40 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "hot/kernels.h"
-#include "hot/start.h"
-#include "inspector.h"
-#include "tap.h"
+#include "whole_plugin.h"
 
 static char dir[64];
-
-static void *make(int *mask)
-{
-	void *context;
-
-	inspector_init(
-	    &(struct inspector_comm){ .api = 7, .fields = { .id = 1, .nranks = 2, .name = "c" } },
-	    &context, mask);
-	return context;
-}
-
-static void operation(void *context)
-{
-	const struct event event = { .func = "AllReduce",
-	                             .datatype = "ncclInt8",
-	                             .algo = "RING",
-	                             .proto = "LL",
-	                             .count = 1 << 20,
-	                             .peer = EVENT_NO_PEER,
-	                             .channels = 1 };
-	void *handle = track_operation(&inspector_track, context, &event);
-
-	uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
-
-	track_kernel_stop(&inspector_track, track_kernel_start(&inspector_track, handle, 0, now_ns),
-	                  now_ns + 1000);
-}
 
 static unsigned count_lines(void)
 {
@@ -83,7 +52,7 @@ static int status_of(pid_t child)
 int main(void)
 {
 	char command[96];
-	int mask = 0, child_mask = 0;
+	int child_mask = 0;
 
 	snprintf(dir, sizeof(dir), "/dev/shm/test_jsonfork.XXXXXX");
 	if (!ok(mkdtemp(dir) != NULL, "a directory"))
@@ -94,7 +63,7 @@ int main(void)
 	unsetenv("NCCL_INSPECTOR_RUN_DIR");
 	unsetenv("NCCL_INSPECTOR_PROM_DUMP");
 
-	void *mine = make(&mask);
+	void *mine = make(1);
 
 	for (int i = 0; i < 5; i++)
 		operation(mine);
@@ -104,7 +73,7 @@ int main(void)
 	if (!child) {
 		operation(mine);
 		inspector_finalize(mine);
-		operation(make(&child_mask));
+		operation(make_with(&child_mask, 1));
 		exit(0); /* with the destructors */
 	}
 	ok(status_of(child) == 0, "a child ends like any other");
@@ -117,7 +86,7 @@ int main(void)
 	if (!child)
 		exit(0);
 	ok(status_of(child) == 0 && count_lines() == 6, "nor does a child after that write any");
-	mine = make(&mask);
+	mine = make(1);
 	operation(mine);
 	inspector_finalize(mine);
 	ok(lines_come(7), "and a later communicator's lines come too (%u)", count_lines());

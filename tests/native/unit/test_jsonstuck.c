@@ -10,11 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "hot/kernels.h"
-#include "hot/start.h"
-#include "inspector.h"
-#include "tap.h"
+#include "whole_plugin.h"
 
 static char dir[64], lines[96];
 static _Atomic bool hangs, stuck;
@@ -42,33 +38,6 @@ static uint64_t now_ms(void)
 static void nap(void)
 {
 	nanosleep(&(struct timespec){ 0, 5000000 }, NULL);
-}
-
-static void *make(uint64_t id)
-{
-	int mask;
-	void *context;
-
-	inspector_init(
-	    &(struct inspector_comm){ .api = 7, .fields = { .id = id, .nranks = 2, .name = "c" } },
-	    &context, &mask);
-	return context;
-}
-
-static void operation(void *context)
-{
-	const struct event event = { .func = "AllReduce",
-	                             .datatype = "ncclInt8",
-	                             .algo = "RING",
-	                             .proto = "LL",
-	                             .count = 1 << 20,
-	                             .peer = EVENT_NO_PEER,
-	                             .channels = 1 };
-	void *handle = track_operation(&inspector_track, context, &event);
-	uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
-
-	track_kernel_stop(&inspector_track, track_kernel_start(&inspector_track, handle, 0, now_ns),
-	                  now_ns + 1000);
 }
 
 /* Inode of the file with the metrics, which is a new one each time; 0 without. */

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "trackbox.h"
+#include "hotbox.h"
 
 #define OPS 2000u
 

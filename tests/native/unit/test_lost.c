@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What NCCL loses, begins and never ends, or tells late: nothing of it may cost the operations that
  * are whole. */
-#include "trackbox.h"
+#include "hotbox.h"
 
 static uint64_t now_tick; /* of the rounds */
 

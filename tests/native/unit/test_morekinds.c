@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 #include "nccl/abi.h"
-#include "trackbox.h"
+#include "hotbox.h"
 
 #define COMMS 33u
 #define SIZES 20u

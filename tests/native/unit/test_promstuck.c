@@ -12,9 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "inspector.h"
-#include "tap.h"
+#include "whole_plugin.h"
 
 #ifdef __SANITIZE_THREAD__
 #define EXIT_MS 1200 /* it gives other threads a second to report */
@@ -96,17 +94,6 @@ static bool wait_until_stuck(void)
 	return atomic_load(&stuck);
 }
 
-static void *make(void)
-{
-	static int mask;
-	void *context;
-
-	inspector_init(
-	    &(struct inspector_comm){ .api = 7, .fields = { .id = 1, .nranks = 2, .name = "c" } },
-	    &context, &mask);
-	return context;
-}
-
 /* A process that exits without an end of its communicator, while that hangs; how long the exit
  * takes. */
 static uint64_t exit_ms(int call, int *status)
@@ -120,7 +107,7 @@ static uint64_t exit_ms(int call, int *status)
 	pid_t child = fork();
 
 	if (!child) {
-		bool good = make() && wait_for_files();
+		bool good = make(1) && wait_for_files();
 
 		atomic_store(&hanging, call);
 		good = good && (call != RENAME || wait_until_stuck());
@@ -161,7 +148,7 @@ static void test_life(void)
 		exit(1);
 	atomic_store(&hanging, MKDIR);
 	uint64_t began = now_ms();
-	void *mine = make();
+	void *mine = make(1);
 	uint64_t took = now_ms() - began;
 
 	ok(mine && took < 500, "the first communicator does not wait for the directory (%llu ms)",
@@ -171,7 +158,7 @@ static void test_life(void)
 	inspector_finalize(mine);
 	took = now_ms() - began;
 	ok(took < 200, "the last finalize waits for little (%llu ms)", (unsigned long long)took);
-	mine = make();
+	mine = make(1);
 	ok(chdir("/") == 0, "the process goes elsewhere");
 	atomic_store(&hanging, NOTHING);
 	ok(wait_for_files(), "when it comes back the metrics are there");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What waits in the GPU's queue, as the rounds see it. */
-#include "trackbox.h"
+#include "hotbox.h"
 
 #define ALLREDUCE 1
 #define SECOND_NS 1000000000ull

@@ -9,7 +9,7 @@
 
 #include "nccl/abi.h"
 #include "upkeep/samples.h"
-#include "trackbox.h"
+#include "hotbox.h"
 
 #define S 1000000000ull
 

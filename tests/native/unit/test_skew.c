@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How much later each channel of a communicator ends than its first one. */
 #include "hot/skew.h"
-#include "trackbox.h"
+#include "hotbox.h"
 
 #define SAMPLED TRACK_CALL_SAMPLE
 

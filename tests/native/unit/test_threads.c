@@ -7,7 +7,7 @@
 
 #include "box/names.h"
 #include "hot/memo.h"
-#include "trackbox.h"
+#include "hotbox.h"
 
 #define THREADS 3u
 #define OPERATIONS 30000u

@@ -5,7 +5,7 @@
 
 #include "hot/jsonring.h"
 #include "nccl/abi.h"
-#include "trackbox.h"
+#include "hotbox.h"
 
 static struct abi_coll like_the_load(void)
 {

@@ -2,7 +2,7 @@
 /* The hot path against what NCCL does and must not be trusted with: odd orders, stale handles,
  * missing events. */
 #include "nccl/abi.h"
-#include "trackbox.h"
+#include "hotbox.h"
 
 static void test_time(void)
 {

@@ -19,6 +19,7 @@
 #include "nccl/abi.h"
 #include "upkeep/comms.h"
 #include "upkeep/sweep.h"
+#include "switch_file.h"
 #include "tap.h"
 
 #define SECOND_NS 1000000000ull
@@ -26,7 +27,6 @@
 #define LIGHT (ABI_COLL | ABI_P2P)
 #define FOREIGN ABI_PROXY_OP
 
-static char dir[64];
 static int mask;
 static struct box box;
 static struct track track;
@@ -34,22 +34,6 @@ static struct mask control;
 static struct config config;
 static uint64_t now_ns;
 static char message[MASK_MESSAGE_BYTES];
-
-static void switch_on(void)
-{
-	char path[96];
-
-	snprintf(path, sizeof(path), "%s/disabled", dir);
-	close(open(path, O_WRONLY | O_CREAT, 0644));
-}
-
-static void switch_off(void)
-{
-	char path[96];
-
-	snprintf(path, sizeof(path), "%s/disabled", dir);
-	unlink(path);
-}
 
 static enum box_silent library_says; /* as identity_fill leaves it */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trackbox.h - for the tests of the hot path: a box, a communicator of eight ranks, and NCCL's
+/* hotbox.h - for the tests of the hot path: a box, a communicator of eight ranks, and NCCL's
  * calls in short. */
-#ifndef NCCL_INSPECTOR_TRACKBOX_H
-#define NCCL_INSPECTOR_TRACKBOX_H
+#ifndef NCCL_INSPECTOR_HOTBOX_H
+#define NCCL_INSPECTOR_HOTBOX_H
 
 #include <string.h>
 

@@ -8,25 +8,8 @@
 
 #include "ask/deny.h"
 #include "ask/killswitch.h"
+#include "switch_file.h"
 #include "tap.h"
-
-static char dir[64];
-
-static void switch_on(void)
-{
-	char path[96];
-
-	snprintf(path, sizeof(path), "%s/disabled", dir);
-	close(open(path, O_WRONLY | O_CREAT, 0644));
-}
-
-static void switch_off(void)
-{
-	char path[96];
-
-	snprintf(path, sizeof(path), "%s/disabled", dir);
-	unlink(path);
-}
 
 static void test_versions(void)
 {
