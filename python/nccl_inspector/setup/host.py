@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host that is set up: this one, or the root directory of an image."""
+
+import os
+import stat
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nccl_inspector.errors import InspectorError
+
+_COMMAND_S = 60
+_FILE_BYTES_MAX = 1 << 20
+
+
+@contextmanager
+def directory_of(place: Path) -> Iterator[int]:
+    """Give a descriptor of the directory that a file is in.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    fd = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Where everything is, and how commands are called there."""
+
+    root: Path = Path("/")
+
+    @property
+    def is_live(self) -> bool:
+        """It is this machine, and not an image that will be booted elsewhere."""
+        return self.root == Path("/")
+
+    @property
+    def has_systemd(self) -> bool:
+        """Units can be enabled; on this machine also started."""
+        if self.is_live:
+            return Path("/run/systemd/system").is_dir()
+        return self.at(Path("/usr/lib/systemd/system")).is_dir()
+
+    def at(self, path: Path) -> Path:
+        """Return where a path of the host is here."""
+        return self.root / path.relative_to("/")
+
+    def make_parents(self, path: Path) -> None:
+        """Make the directories above a path that are missing, as 0755 whatever the umask is.
+
+        Raises:
+            OSError: one of them cannot be made.
+        """
+        missing = [one for one in self.at(path).parents if not one.exists()]
+        for one in reversed(missing):
+            one.mkdir(mode=0o755)
+            one.chmod(0o755)
+
+    def read(self, path: Path) -> bytes | None:
+        """Return the content of a file; None if there is none.
+
+        Raises:
+            InspectorError: it is something else than a regular file, or too large, or unreadable.
+        """
+        try:
+            fd = os.open(self.at(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as err:
+            raise InspectorError(f"{path}: cannot be read: {err.strerror}") from err
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise InspectorError(f"{path}: not a regular file")
+            data = file.read(_FILE_BYTES_MAX + 1)
+        if len(data) > _FILE_BYTES_MAX:
+            raise InspectorError(f"{path}: larger than 1 MiB")
+        return data
+
+    def read_text(self, path: Path) -> str:
+        """Return the text of a file; empty if there is none.
+
+        Raises:
+            InspectorError: as of read().
+        """
+        return (self.read(path) or b"").decode("utf-8", "surrogateescape")
+
+    def id_of(self, account: str, file: str = "passwd") -> int | None:
+        """Return the uid (with "group": the gid) of a name in the host's own files or, on this
+        machine, of whatever else knows accounts; None if there is no such name."""
+        if self.is_live:
+            said = self.ask("getent", file, account)
+            lines = said.splitlines()
+        else:
+            lines = self.read_text(Path("/etc") / file).splitlines()
+        for line in lines:
+            fields = line.split(":")
+            if fields[0] == account and len(fields) > 2 and fields[2].isdecimal():
+                return int(fields[2])
+        return None
+
+    def name_of(self, uid: int) -> str:
+        """Return the account that has a uid; empty if none has."""
+        if self.is_live:
+            lines = self.ask("getent", "passwd", str(uid)).splitlines()
+        else:
+            lines = self.read_text(Path("/etc/passwd")).splitlines()
+        for line in lines:
+            fields = line.split(":")
+            if len(fields) > 2 and fields[2] == str(uid):
+                return fields[0]
+        return ""
+
+    def ask(self, *words: str) -> str:
+        """Return what a command prints; empty if it fails or is missing."""
+        try:
+            done = subprocess.run(
+                words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                timeout=_COMMAND_S,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return done.stdout if done.returncode == 0 else ""
+
+    def call(self, words: Sequence[str]) -> None:
+        """Run a command.
+
+        Raises:
+            InspectorError: it is missing, fails, or takes longer than a minute.
+        """
+        line = " ".join(words)
+        try:
+            done = subprocess.run(
+                words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                timeout=_COMMAND_S,
+            )  # fmt: skip
+        except OSError as err:
+            raise InspectorError(f"{words[0]}: {err.strerror}") from err
+        except subprocess.TimeoutExpired as err:
+            raise InspectorError(f"{line}: no end after {_COMMAND_S} s") from err
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip().splitlines()
+            raise InspectorError(f"{line}: {said[-1] if said else f'status {done.returncode}'}")

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `setup` has changed on a host, so that it knows its own files and can undo its work.
+
+An entry is written before its change is made: whatever kills `setup`, `--undo` finds all of it.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.setup.host import Host, directory_of
+from nccl_inspector.system.atomic import replace_file
+
+JOURNAL_DIR = Path("/var/lib/nccl-inspector/setup")
+
+
+def fingerprint(data: bytes) -> str:
+    """Return what a file is recognized by."""
+    return sha256(data).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change; `kind` says which of the other fields matter."""
+
+    kind: str  # file, directory, unit, account
+    what: str  # a path or a name
+    written: str = ""  # file: the fingerprint of what was written
+    before: str | None = None  # file: its text before; None: there was none
+    appended: str = ""  # file: the text that was added at its end, if the rest is the site's
+
+
+class Journal:
+    """The changes of one role, the oldest first."""
+
+    def __init__(self, host: Host, role: str) -> None:
+        """Read what earlier runs have written.
+
+        Raises:
+            InspectorError: the journal is damaged.
+        """
+        self._host = host
+        self._path = JOURNAL_DIR / f"{role}.json"
+        text = host.read_text(self._path)
+        try:
+            self.changes = [Change(**row) for row in json.loads(text or "[]")]
+        except (TypeError, ValueError) as err:
+            raise InspectorError(f"{self._path}: damaged: {err}") from err
+
+    def wrote(self, path: Path) -> str:
+        """Return the fingerprint of what was last written to a file; empty if nothing was."""
+        found = (one.written for one in reversed(self.changes)
+                 if (one.kind, one.what) == ("file", str(path)))  # fmt: skip
+        return next(found, "")
+
+    def note(self, change: Change) -> None:
+        """Add a change that is about to be made.
+
+        What was there before the first change to a file stays noted.
+        """
+        key = change.kind, change.what
+        first = next((one for one in self.changes if (one.kind, one.what) == key), None)
+        if first is not None:
+            self.changes.remove(first)
+            change = Change(change.kind, change.what, change.written, first.before, change.appended)
+        self.save([*self.changes, change])
+
+    def save(self, changes: Iterable[Change]) -> None:
+        """Write the journal anew; without changes, remove it.
+
+        Raises:
+            InspectorError: it cannot be written.
+        """
+        self.changes = list(changes)
+        place = self._host.at(self._path)
+        try:
+            if not self.changes:
+                place.unlink(missing_ok=True)
+                return
+            data = json.dumps([asdict(one) for one in self.changes], indent=1).encode()
+            with directory_of(place) as parent:
+                replace_file(parent, place.name, data, 0o600)
+        except OSError as err:
+            raise InspectorError(f"{self._path}: cannot be written: {err.strerror}") from err

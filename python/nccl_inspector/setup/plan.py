@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of each kind of host."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.hostlist import expand
+from nccl_inspector.monitoring.site import make_site
+from nccl_inspector.settings.config import DEFAULT_CONF, Config, parse_config
+from nccl_inspector.setup.host import Host
+from nccl_inspector.setup.site_file import SiteFile
+from nccl_inspector.setup.slurm_layout import SlurmLayout, find_layout, slurm_value
+from nccl_inspector.setup.steps import (
+    AccountStep,
+    Advice,
+    DirectoryStep,
+    Obstacle,
+    OwnFile,
+    PlugstackLineStep,
+    Step,
+    TmpfilesStep,
+    UnitStep,
+)
+
+RUN_UNIT = "run-nccl\\x2dinspector.mount"
+AGENT_UNIT = "nccl-inspector-agent.service"
+CONTROLLER_UNIT = "nccl-inspector-controller.service"
+_CONTROLLER_TMPFILES = Path("/etc/tmpfiles.d/nccl-inspector-controller.conf")
+_NO_SLURM = (
+    "no slurm.conf was found: say where it is in the site file (conf_dir, in the table slurm)"
+)
+_HEAD = "# Written by nccl-inspector setup from the site file.\n"
+
+
+def _settings_text(site: SiteFile) -> str:
+    return _HEAD + "".join(f"{key} = {value}\n" for key, value in site.settings)
+
+
+def _config(host: Host, site: SiteFile) -> Config:
+    """Return the settings of the site file, or if it has none, those of the host.
+
+    Raises:
+        InspectorError: one of them is not known or not valid.
+    """
+    if site.settings:
+        return parse_config(_settings_text(site), "site file, settings")
+    return parse_config(host.read_text(DEFAULT_CONF), str(DEFAULT_CONF))
+
+
+def _settings(site: SiteFile, wanted: Config) -> list[Step]:
+    """Return the step of the settings file; without settings a site's own file stays as it is."""
+    if not site.settings:
+        return []
+    text = _settings_text(site)
+
+    def says_the_same(data: bytes) -> bool:
+        try:
+            return parse_config(data.decode("utf-8", "replace"), str(DEFAULT_CONF)) == wanted
+        except InspectorError:
+            return False
+
+    return [OwnFile(DEFAULT_CONF, text.encode(), tuple(text.splitlines()[1:]), says_the_same)]
+
+
+def _plugstack(site: SiteFile, config: Config, layout: SlurmLayout) -> list[Step]:
+    if layout.conf_dir is None:
+        return [Obstacle(_NO_SLURM)]
+    if layout.is_configless:
+        text = "plugstack.conf: slurmctld sends it; set up the controller"
+        return [Advice(True, text)]
+    plugin = site.plugin or f"{config.hooks}/spank_nccl_inspector.so"
+    return [PlugstackLineStep(layout.conf_dir, plugin, site.words)]
+
+
+def _prolog_flags(host: Host, layout: SlurmLayout) -> list[Step]:
+    if layout.conf_dir is None:
+        return []
+    text = host.read_text(layout.conf_dir / "slurm.conf")
+    flags = {one.lower() for one in slurm_value(text, "PrologFlags").split(",")}
+    # Contain, X11 and RunInJob mean Alloc, too.
+    is_done = bool(flags & {"alloc", "contain", "x11", "runinjob"})
+    found: list[Step] = [
+        Advice(is_done, "slurm.conf: PrologFlags has Alloc",
+               ("PrologFlags=Alloc     # in slurm.conf, then scontrol reconfigure",))
+    ]  # fmt: skip
+    if "runinjob" in flags:
+        text = "PrologFlags=RunInJob: use the hook of the page Install (Without the callbacks)"
+        found.append(Advice(False, text))
+    return found
+
+
+def node_steps(host: Host, site: SiteFile) -> list[Step]:
+    """Return what a node needs.
+
+    Raises:
+        InspectorError: the site file's settings or a file of the host cannot be read.
+    """
+    config, layout = _config(host, site), find_layout(host, site.conf_dir)
+    port = f" at {config.listen}" if config.listen else ""
+    return [
+        AccountStep(site.account, site.uid),
+        *_settings(site, config),
+        *_plugstack(site, config, layout),
+        UnitStep(RUN_UNIT),
+        UnitStep(AGENT_UNIT),
+        *_prolog_flags(host, layout),
+        Advice(
+            bool(config.listen),
+            f"metrics: the agent answers{port}" if port else "metrics: let node_exporter read them",
+            (f"--collector.textfile.directory={config.run_dir}/prom",),
+        ),
+        Advice(
+            False,
+            "slurmd: it looks for the plugin when it starts; running jobs go on",
+            ("systemctl restart slurmd     # from Slurm 24.11 on scontrol reconfigure is enough",),
+        ),
+    ]
+
+
+def _controller_tmpfiles(host: Host, config: Config, slurm_user: str) -> list[Step]:
+    """Return the queue's directories, as the package says them, for this site's SlurmUser."""
+    sample = Path(config.hooks) / "tmpfiles-controller.conf"
+    text = host.read_text(sample)
+    if not text:
+        return [Obstacle(f"{sample} is not there: install the package first")]
+    lines, directories = [], []
+    for line in text.splitlines():
+        words = line.split()
+        if words and words[0] == "d":
+            words = [slurm_user if word == "slurm" else word for word in words]
+            directories.append(Path(words[1]))
+            line = " ".join(words)
+        lines.append(line)
+    data = ("\n".join(lines) + "\n").encode()
+    return [TmpfilesStep(OwnFile(_CONTROLLER_TMPFILES, data), tuple(directories))]
+
+
+def controller_steps(host: Host, site: SiteFile) -> list[Step]:
+    """Return what the host of slurmctld needs.
+
+    Raises:
+        InspectorError: as of node_steps().
+    """
+    config, layout = _config(host, site), find_layout(host, site.conf_dir)
+    if layout.conf_dir is None:
+        return [Obstacle(_NO_SLURM)]
+    text = host.read_text(layout.conf_dir / "slurm.conf")
+    hook = f"{config.hooks}/epilogctld/nccl-inspector-epilogctld"
+    return [
+        AccountStep(site.account, site.uid),
+        *_settings(site, config),
+        *_plugstack(site, config, replace(layout, is_configless=False)),
+        *_controller_tmpfiles(host, config, slurm_value(text, "SlurmUser") or "root"),
+        DirectoryStep(config.report_dir, site.account, 0o711),
+        DirectoryStep(config.store_dir, site.account, 0o711),
+        UnitStep(CONTROLLER_UNIT),
+        *_prolog_flags(host, layout),
+        Advice(
+            hook in text,
+            "slurm.conf: EpilogSlurmctld runs our hook",
+            (f"EpilogSlurmctld={hook}     # in slurm.conf, then restart slurmctld",),
+        ),
+    ]
+
+
+def monitoring_steps(host: Host, site: SiteFile) -> list[Step]:
+    """Return what the host of Prometheus and Grafana needs: files, which the site includes.
+
+    Raises:
+        InspectorError: a value for the monitoring is not valid.
+    """
+    del host
+    # Imported here, because it loads jinja2, which is not on a node.
+    from nccl_inspector.monitoring.bundle import make_bundle
+
+    out = site.monitoring_dir
+    if out is None:
+        return [Obstacle("the site file does not say where to put the files (out, in the table "
+                         "monitoring)")]  # fmt: skip
+    files = make_bundle(make_site(site.monitoring), expand(site.nodes))
+    return [
+        *(OwnFile(out / name, text.encode()) for name, text in files.items()),
+        Advice(
+            False,
+            "prometheus.yml: include the rules and the scrape configuration (the page Monitoring)",
+            (
+                f"rule_files: [{out}/prometheus/nccl-inspector-rules.yml, "
+                f"{out}/prometheus/nccl-inspector-alerts.yml]",
+                f"scrape_config_files: [{out}/prometheus/nccl-inspector-scrape.yml]",
+            ),
+        ),
+    ]
+
+
+ROLES: Mapping[str, Callable[[Host, SiteFile], list[Step]]] = {
+    "node": node_steps,
+    "controller": controller_steps,
+    "monitoring": monitoring_steps,
+}

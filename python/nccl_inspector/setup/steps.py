@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `setup` can do: each step looks at the host first, and changes only what it understands."""
+
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.setup.host import Host, directory_of
+from nccl_inspector.setup.journal import Change, Journal, fingerprint
+from nccl_inspector.setup.slurm_layout import plugstack_lines
+from nccl_inspector.system.atomic import replace_file
+
+
+class State(StrEnum):
+    """How a step stands, as it is printed."""
+
+    DONE = "done"
+    TO_DO = "to do"
+    BY_HAND = "by hand"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a step found: its state, what that means, and the lines that it would add."""
+
+    state: State
+    text: str
+    lines: tuple[str, ...] = ()
+
+
+class Step(Protocol):
+    """One thing that a host needs."""
+
+    def look(self, host: Host, journal: Journal) -> Look:
+        """Return how it stands; nothing is changed."""
+
+    def apply(self, host: Host, journal: Journal) -> None:
+        """Do it, and note it first; called only if it is to do.
+
+        Raises:
+            InspectorError: it failed.
+        """
+
+
+def write(host: Host, path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Replace a file; directories above it that are missing are made, as root's and 0755.
+
+    Raises:
+        InspectorError: it cannot be written; the old content is there then.
+    """
+    place = host.at(path)
+    try:
+        host.make_parents(path)
+        with directory_of(place) as parent:
+            replace_file(parent, place.name, data, mode)
+    except OSError as err:
+        raise InspectorError(f"{path}: cannot be written: {err.strerror}") from err
+
+
+def _always_differs(_data: bytes) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFile:
+    """A file that is ours as a whole."""
+
+    path: Path
+    data: bytes
+    shown: tuple[str, ...] = ()
+    # Whether a file that somebody else wrote says the same.
+    says_the_same: Callable[[bytes], bool] = _always_differs
+
+    def look(self, host: Host, journal: Journal) -> Look:
+        """Refuse a file that somebody else wrote, or changed."""
+        found = host.read(self.path)
+        if found is None:
+            return Look(State.TO_DO, f"{self.path}: write", self.shown)
+        if found == self.data or self.says_the_same(found):
+            return Look(State.DONE, str(self.path))
+        ours = journal.wrote(self.path)
+        if ours == fingerprint(found):
+            return Look(State.TO_DO, f"{self.path}: write anew", self.shown)
+        why = "was changed by hand" if ours else "is there, and setup did not write it"
+        return Look(
+            State.REFUSED,
+            f"{self.path} {why}: put its lines into the site file, then move it away",
+            self.shown,
+        )
+
+    def apply(self, host: Host, journal: Journal) -> None:
+        """Write it."""
+        found = host.read(self.path)
+        before = None if found is None else found.decode("utf-8", "surrogateescape")
+        journal.note(Change("file", str(self.path), fingerprint(self.data), before))
+        write(host, self.path, self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class PlugstackLineStep:
+    """The line of plugstack.conf that gives users the option; the rest is the site's."""
+
+    conf_dir: Path
+    plugin: str
+    words: tuple[str, ...]
+
+    @property
+    def _line(self) -> tuple[str, ...]:
+        return ("optional", self.plugin, *self.words)
+
+    def look(self, host: Host, journal: Journal) -> Look:
+        """Refuse if another line already names the plugin, or if the library is not there."""
+        path = self.conf_dir / "plugstack.conf"
+        found = plugstack_lines(host, self.conf_dir)
+        if any(one.words == self._line for one in found) and len(found) == 1:
+            return Look(State.DONE, f"{found[0].path}: the line is there")
+        ours = (" ".join(self._line),)
+        if found and not (len(found) == 1 and self._appended(host, journal)):
+            where = ", ".join(f"{one.path}:{one.number}" for one in found)
+            says = " ".join(found[0].words)
+            return Look(State.REFUSED, f"{where} already says: {says}. Take it out, or make the "
+                        "site file say the same", ours)  # fmt: skip
+        if self.plugin.startswith("/") and not host.at(Path(self.plugin)).is_file():
+            return Look(State.REFUSED, f"{self.plugin} is not there: install the package first")
+        return Look(State.TO_DO, f"{path}: {'change' if found else 'add'} the line", ours)
+
+    def _appended(self, host: Host, journal: Journal) -> str:
+        """Return the text that setup added earlier and that is still there; empty if none is."""
+        path = self.conf_dir / "plugstack.conf"
+        text = host.read_text(path)
+        for one in journal.changes:
+            if (one.kind, one.what) == ("file", str(path)) and one.appended:
+                return one.appended if text.count(one.appended) == 1 else ""
+        return ""
+
+    def apply(self, host: Host, journal: Journal) -> None:
+        """Add it at the end of the file."""
+        path = self.conf_dir / "plugstack.conf"
+        text = host.read_text(path)
+        earlier = self._appended(host, journal)
+        rest = text.replace(earlier, "") if earlier else text
+        if rest and not rest.endswith("\n"):
+            rest += "\n"
+        added = " ".join(self._line) + "\n"
+        data = (rest + added).encode("utf-8", "surrogateescape")
+        before = None if host.read(path) is None else ""
+        journal.note(Change("file", str(path), fingerprint(data), before, added))
+        write(host, path, data)
+
+
+@dataclass(frozen=True, slots=True)
+class AccountStep:
+    """The service account."""
+
+    name: str
+    uid: int | None
+
+    def look(self, host: Host, journal: Journal) -> Look:
+        """Refuse a uid that is another account's, and an account with another uid."""
+        del journal
+        found = host.id_of(self.name)
+        if found is not None:
+            if self.uid is not None and found != self.uid:
+                return Look(State.REFUSED, f"account {self.name} has the uid {found}, and the "
+                            f"site file says {self.uid}")  # fmt: skip
+            if found == 0:
+                return Look(State.REFUSED, f"account {self.name} is root")
+            return Look(State.DONE, f"account {self.name} (uid {found})")
+        if self.uid is not None and (other := host.name_of(self.uid)):
+            return Look(State.REFUSED, f"uid {self.uid} is the account {other}: choose another "
+                        "one in the site file")  # fmt: skip
+        return Look(State.TO_DO, f"account {self.name}: make", (" ".join(self._command(host)),))
+
+    def _command(self, host: Host) -> list[str]:
+        uid = [] if self.uid is None else ["--uid", str(self.uid)]
+        where = [] if host.is_live else ["--prefix", str(host.root)]
+        return [
+            "useradd", *where, "--system", *uid, "--user-group", "--no-create-home",
+            "--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin", self.name,
+        ]  # fmt: skip
+
+    def apply(self, host: Host, journal: Journal) -> None:
+        """Make it."""
+        journal.note(Change("account", self.name))
+        host.call(self._command(host))
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryStep:
+    """A directory of an account."""
+
+    path: Path
+    owner: str
+    mode: int
+
+    def look(self, host: Host, journal: Journal) -> Look:
+        """Refuse one that is somebody else's or has another mode: what is in it may matter."""
+        del journal
+        mend = f"chown {self.owner}: {self.path} && chmod {self.mode:04o} {self.path}"
+        try:
+            found = host.at(self.path).lstat()
+        except FileNotFoundError:
+            return Look(State.TO_DO, f"{self.path}: make, {self.mode:04o}, of {self.owner}")
+        except OSError as err:
+            return Look(State.REFUSED, f"{self.path}: {err.strerror}")
+        if not stat.S_ISDIR(found.st_mode):
+            return Look(State.REFUSED, f"{self.path} is not a directory")
+        if found.st_uid != host.id_of(self.owner):
+            return Look(State.REFUSED, f"{self.path} is not {self.owner}'s: {mend}")
+        if (mode := stat.S_IMODE(found.st_mode)) != self.mode:
+            return Look(State.REFUSED, f"{self.path} has the mode {mode:04o}: {mend}")
+        return Look(State.DONE, str(self.path))
+
+    def apply(self, host: Host, journal: Journal) -> None:
+        """Make it, and the directories above it that are missing, which are root's and 0755."""
+        uid, gid = host.id_of(self.owner), host.id_of(self.owner, "group")
+        if uid is None:
+            raise InspectorError(f"{self.path}: no account {self.owner}")
+        place = host.at(self.path)
+        journal.note(Change("directory", str(self.path)))
+        try:
+            host.make_parents(self.path)
+            place.mkdir(mode=0o700)
+            os.chown(place, uid, gid if gid is not None else -1, follow_symlinks=False)
+            place.chmod(self.mode)
+        except OSError as err:
+            raise InspectorError(f"{self.path}: cannot be made: {err.strerror}") from err
+
+
+@dataclass(frozen=True, slots=True)
+class TmpfilesStep:
+    """A file for systemd-tmpfiles, and the directories that it names."""
+
+    file: OwnFile
+    directories: tuple[Path, ...]
+
+    def look(self, host: Host, journal: Journal) -> Look:
+        """Also to do if only the directories are missing."""
+        found = self.file.look(host, journal)
+        if found.state is State.DONE and not all(host.at(one).is_dir() for one in self.directories):
+            return Look(State.TO_DO, f"{self.file.path}: make the directories that it names")
+        return found
+
+    def apply(self, host: Host, journal: Journal) -> None:
+        """Write it, then let systemd-tmpfiles make the directories; in an image the boot does."""
+        self.file.apply(host, journal)
+        if host.is_live:
+            host.call(["systemd-tmpfiles", "--create", str(self.file.path)])
+
+
+@dataclass(frozen=True, slots=True)
+class UnitStep:
+    """A unit of systemd that is enabled, and on this machine started."""
+
+    name: str
+
+    def look(self, host: Host, journal: Journal) -> Look:
+        """Without systemd it is a thing to do by hand."""
+        del journal
+        if not host.has_systemd:
+            return Look(State.BY_HAND, f"{self.name}: there is no systemd here; start it as the "
+                        "page Install says")  # fmt: skip
+        if not any(
+            host.at(Path(place) / self.name).is_file()
+            for place in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+        ):
+            return Look(State.REFUSED, f"{self.name} is not there: install the package first")
+        enabled = self._ask(host, "is-enabled").startswith(("enabled", "static"))
+        active = not host.is_live or self._ask(host, "is-active") == "active"
+        if enabled and active:
+            return Look(State.DONE, self.name)
+        return Look(State.TO_DO, f"{self.name}: enable{' and start' if host.is_live else ''}")
+
+    def _ask(self, host: Host, question: str) -> str:
+        where = [] if host.is_live else [f"--root={host.root}"]
+        return host.ask("systemctl", *where, question, self.name).strip()
+
+    def apply(self, host: Host, journal: Journal) -> None:
+        """Enable it."""
+        journal.note(Change("unit", self.name))
+        if host.is_live:
+            host.call(["systemctl", "daemon-reload"])
+            host.call(["systemctl", "enable", "--now", self.name])
+        else:
+            host.call(["systemctl", f"--root={host.root}", "enable", self.name])
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Something that only an administrator does: setup never edits slurm.conf, and restarts none of
+    Slurm's daemons."""
+
+    is_done: bool
+    text: str
+    lines: tuple[str, ...] = ()
+
+    def look(self, host: Host, journal: Journal) -> Look:
+        """Return whether it is done, as far as that can be seen."""
+        del host, journal
+        if self.is_done:
+            return Look(State.DONE, self.text)
+        return Look(State.BY_HAND, self.text, self.lines)
+
+    def apply(self, host: Host, journal: Journal) -> None:
+        """Nothing: it is never to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Something without which a role cannot be set up."""
+
+    text: str
+
+    def look(self, host: Host, journal: Journal) -> Look:
+        """Refuse."""
+        del host, journal
+        return Look(State.REFUSED, self.text)
+
+    def apply(self, host: Host, journal: Journal) -> None:
+        """Nothing: it is never to do."""
+
+
+def _undo_file(host: Host, change: Change) -> str:
+    path = Path(change.what)
+    found = host.read(path)
+    if found is None:
+        return ""
+    if change.appended:
+        text = found.decode("utf-8", "surrogateescape")
+        if text.count(change.appended) != 1:
+            return f"{path}: the line was changed by hand, and stays" if text else ""
+        text = text.replace(change.appended, "")
+        if not text and change.before is None:
+            host.at(path).unlink()
+        else:
+            write(host, path, text.encode("utf-8", "surrogateescape"))
+        return ""
+    if change.before is not None and found == change.before.encode("utf-8", "surrogateescape"):
+        return ""
+    if fingerprint(found) != change.written:
+        return f"{path} was changed by hand, and stays"
+    if change.before is None:
+        host.at(path).unlink()
+    else:
+        write(host, path, change.before.encode("utf-8", "surrogateescape"))
+    return ""
+
+
+def _undo_directory(host: Host, change: Change) -> str:
+    try:
+        host.at(Path(change.what)).rmdir()
+    except FileNotFoundError:
+        return ""
+    except OSError:
+        return f"{change.what} is not empty, and stays"
+    return ""
+
+
+def _undo_unit(host: Host, change: Change) -> str:
+    if host.is_live:
+        host.call(["systemctl", "disable", "--now", change.what])
+    else:
+        host.call(["systemctl", f"--root={host.root}", "disable", change.what])
+    return ""
+
+
+def undo(host: Host, change: Change) -> str:
+    """Undo a change; return what stays and why, empty if nothing does.
+
+    Raises:
+        InspectorError: it failed.
+    """
+    try:
+        if change.kind == "file":
+            return _undo_file(host, change)
+        if change.kind == "directory":
+            return _undo_directory(host, change)
+    except OSError as err:
+        raise InspectorError(f"{change.what}: {err.strerror}") from err
+    if change.kind == "unit":
+        return _undo_unit(host, change)
+    return f"account {change.what} stays: reports may be its files"

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`setup` shows, does and undoes what a host needs, and leaves alone what it does not understand.
+
+The hosts are root directories of images; useradd and systemctl are the real ones.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.settings.config import read_config
+from nccl_inspector.setup.site_file import read_site
+from tests.support.host_image import SITE, SLURM_CONF, make_image, setup, tree
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes accounts and gives files away")
+
+LINE = "optional /usr/lib/nccl-inspector/spank_nccl_inspector.so default=prom interval=30s\n"
+WANTS = "etc/systemd/system/multi-user.target.wants"
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    return make_image(tmp_path / "image")
+
+
+def test_without_apply_nothing_is_changed(image: Path) -> None:
+    before = tree(image)
+    status, text = setup(image, "node")
+    assert status == 3
+    assert tree(image) == before
+    assert "to do    /etc/slurm/plugstack.conf: add the line\n" in text
+    assert LINE in text
+    assert "Nothing was changed. `nccl-inspector setup node --apply` does it." in text
+
+
+def test_a_node_gets_all_that_it_needs_and_a_second_time_nothing(image: Path) -> None:
+    status, text = setup(image, "node", "--apply")
+    assert (status, "changed  /etc/slurm/plugstack.conf: add the line" in text) == (0, True)
+    assert (image / "etc/slurm/plugstack.conf").read_text() == LINE
+    config = read_config(image / "etc/nccl-inspector/nccl-inspector.conf")
+    assert (config.report_dir, config.store_dir) == (Path("/shared/reports"), Path("/shared/store"))
+    assert "nccl-inspector:x:642:" in (image / "etc/passwd").read_text()
+    assert {path.name for path in (image / WANTS).iterdir()} == {
+        "run-nccl\\x2dinspector.mount", "nccl-inspector-agent.service",
+    }  # fmt: skip
+    done = tree(image)
+    status, text = setup(image, "node", "--apply")
+    assert (status, text.splitlines()[-1]) == (0, "Nothing is to do.")
+    assert tree(image) == done
+    assert setup(image, "node")[0] == 0
+
+
+@pytest.mark.parametrize("role", ["node", "controller"])
+@pytest.mark.parametrize("plugstack", [None, "# ours\nrequired /opt/other.so a=b", "", "# x\n"])
+def test_undo_leaves_the_host_as_it_was(image: Path, role: str, plugstack: str | None) -> None:
+    if plugstack is not None:
+        (image / "etc/slurm/plugstack.conf").write_text(plugstack)
+    before = tree(image)
+    assert setup(image, role, "--apply")[0] == 0
+    status, text = setup(image, role, "--undo")
+    assert (status, text.splitlines()) == (0, [
+        "  stays    account nccl-inspector stays: reports may be its files",
+        f"What setup {role} had changed is undone.",
+    ])  # fmt: skip
+    after = tree(image)
+    for name in ("passwd", "group", "shadow", "gshadow"):  # the account
+        assert after.pop(f"etc/{name}") != before.pop(f"etc/{name}")
+    # Directories of the system that were missing, and useradd's own copies, do no harm.
+    left = {name for name in after.keys() - before.keys() if not name.endswith(("/", "-", ".lock"))}
+    assert left - {"etc/subuid", "etc/subgid"} == set()
+    if plugstack and not plugstack.endswith("\n"):
+        after["etc/slurm/plugstack.conf"] = after["etc/slurm/plugstack.conf"].rstrip(b"\n")
+    assert {name: after[name] for name in before} == before
+
+
+def test_a_controller_gets_its_queue_with_slurms_account(image: Path) -> None:
+    conf = SLURM_CONF.replace("SlurmUser=slurm", "slurmuser = munch # ours")
+    (image / "etc/slurm/slurm.conf").write_text(conf)
+    status, text = setup(image, "controller", "--apply")
+    assert status == 0, text
+    made = (image / "etc/tmpfiles.d/nccl-inspector-controller.conf").read_text()
+    assert "d /var/spool/nccl-inspector/queue 2770 munch nccl-inspector -\n" in made
+    assert " slurm " not in made
+    for name in ("reports", "store"):
+        found = (image / "shared" / name).stat()
+        assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (642, 642, 0o711)
+    assert "by hand  slurm.conf: EpilogSlurmctld runs our hook" in text
+
+
+def test_what_only_an_admin_does_is_said_until_it_is_done(image: Path) -> None:
+    assert "by hand  slurm.conf: PrologFlags has Alloc" in setup(image, "node")[1]
+    hook = "/usr/lib/nccl-inspector/epilogctld/nccl-inspector-epilogctld"
+    (image / "etc/slurm/slurm.conf").write_text(
+        f"{SLURM_CONF}PrologFlags=Contain\nEpilogSlurmctld={hook}\n"
+    )
+    assert "done     slurm.conf: PrologFlags has Alloc" in setup(image, "node")[1]
+    assert "done     slurm.conf: EpilogSlurmctld runs our hook" in setup(image, "controller")[1]
+
+
+def spoil_line(image: Path) -> None:
+    (image / "etc/slurm/plugstack.conf").write_text(f"optional /opt/{LINE.split('/')[-1]}")
+
+
+def spoil_included_line(image: Path) -> None:
+    (image / "etc/slurm/plugstack.conf").write_text("include plugstack.conf.d/*\n")
+    (image / "etc/slurm/plugstack.conf.d").mkdir()
+    (image / "etc/slurm/plugstack.conf.d/nccl").write_text(LINE.replace("optional", "required"))
+
+
+def spoil_settings(image: Path) -> None:
+    (image / "etc/nccl-inspector").mkdir()
+    (image / "etc/nccl-inspector/nccl-inspector.conf").write_text("report_dir = /elsewhere\n")
+
+
+def spoil_uid(image: Path) -> None:
+    with (image / "etc/passwd").open("a") as file:
+        file.write("exim:x:642:642::/:/bin/sh\n")
+
+
+def spoil_account(image: Path) -> None:
+    with (image / "etc/passwd").open("a") as file:
+        file.write("nccl-inspector:x:700:700::/:/bin/sh\n")
+
+
+def spoil_library(image: Path) -> None:
+    (image / "usr/lib/nccl-inspector/spank_nccl_inspector.so").unlink()
+
+
+def spoil_unit(image: Path) -> None:
+    (image / "usr/lib/systemd/system/nccl-inspector-agent.service").unlink()
+
+
+def spoil_slurm(image: Path) -> None:
+    (image / "etc/slurm/slurm.conf").unlink()
+
+
+def spoil_plugstack(image: Path) -> None:
+    (image / "etc/slurm/plugstack.conf").symlink_to("/etc/passwd")
+
+
+REFUSED = [
+    (spoil_line, "plugstack.conf:1 already says: optional /opt/spank_nccl_inspector.so"),
+    (spoil_included_line, "plugstack.conf.d/nccl:1 already says: required"),
+    (spoil_settings, "nccl-inspector.conf is there, and setup did not write it"),
+    (spoil_uid, "uid 642 is the account exim"),
+    (spoil_account, "has the uid 700, and the site file says 642"),
+    (spoil_library, "spank_nccl_inspector.so is not there: install the package first"),
+    (spoil_unit, "nccl-inspector-agent.service is not there: install the package first"),
+    (spoil_slurm, "no slurm.conf was found"),
+    (spoil_plugstack, "plugstack.conf: cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "why"), REFUSED, ids=lambda one: getattr(one, "__name__", ""))
+def test_what_it_does_not_understand_stops_all_of_it(
+    image: Path, spoil: Callable[[Path], None], why: str
+) -> None:  # fmt: skip
+    spoil(image)
+    before = tree(image)
+    for words in ((), ("--apply",)):
+        status, text = setup(image, "node", *words)
+        assert (status, why in text) == (1, True), text
+        assert tree(image) == before
+
+
+def test_a_settings_file_that_says_the_same_in_other_words_is_left(image: Path) -> None:
+    (image / "etc/nccl-inspector").mkdir()
+    conf = image / "etc/nccl-inspector/nccl-inspector.conf"
+    conf.write_text("# ours\nstore_dir=/shared/store\nreport_dir=/shared/reports\n")
+    before = conf.read_text()
+    status, text = setup(image, "node", "--apply")
+    assert (status, "done     /etc/nccl-inspector/nccl-inspector.conf" in text) == (0, True)
+    assert conf.read_text() == before
+
+
+def test_a_changed_site_file_changes_what_setup_wrote(image: Path) -> None:
+    assert setup(image, "node", "--apply")[0] == 0
+    other = SITE.replace("interval=30s", "interval=60s").replace("/shared/store", "/shared/other")
+    status, text = setup(image, "node", "--apply", site=other)
+    assert status == 0, text
+    assert (image / "etc/slurm/plugstack.conf").read_text() == LINE.replace("30s", "60s")
+    conf = image / "etc/nccl-inspector/nccl-inspector.conf"
+    assert read_config(conf).store_dir == Path("/shared/other")
+    conf.write_text(conf.read_text() + "interval = 1s\n")
+    status, text = setup(image, "node", "--apply")
+    assert (status, "was changed by hand" in text) == (1, True)
+    assert setup(image, "node", "--undo")[0] == 0
+    assert "interval = 1s" in conf.read_text(), "somebody's own line is not lost"
+
+
+def test_lines_that_others_add_to_plugstack_conf_survive_undo(image: Path) -> None:
+    assert setup(image, "node", "--apply")[0] == 0
+    plugstack = image / "etc/slurm/plugstack.conf"
+    plugstack.write_text("# before\n" + plugstack.read_text() + "# after\n")
+    assert setup(image, "node")[0] == 0
+    assert setup(image, "node", "--undo")[0] == 0
+    assert plugstack.read_text() == "# before\n# after\n"
+
+
+def test_a_failure_in_the_middle_undoes_what_was_done_before_it(image: Path) -> None:
+    before = tree(image)
+    # systemctl cannot enable the unit: where its link would be is a file.
+    (image / "etc/systemd/system").mkdir(parents=True)
+    (image / WANTS).write_text("")
+    status, text = setup(image, "node", "--apply")
+    assert (status, "What was done before it is undone" in text) == (1, True), text
+    after = tree(image)
+    assert "etc/slurm/plugstack.conf" not in after
+    assert "etc/nccl-inspector/nccl-inspector.conf" not in after
+    assert after["etc/slurm/slurm.conf"] == before["etc/slurm/slurm.conf"]
+    (image / WANTS).unlink()
+    assert setup(image, "node", "--apply")[0] == 0
+
+
+def test_a_configless_node_gets_its_line_from_the_controller(image: Path) -> None:
+    (image / "run/slurm").mkdir(parents=True)
+    (image / "etc/slurm").rename(image / "run/slurm/conf")
+    status, text = setup(image, "node", "--apply")
+    assert (status, "plugstack.conf: slurmctld sends it" in text) == (0, True), text
+    assert not (image / "run/slurm/conf/plugstack.conf").exists()
+
+
+def test_debians_old_directory_is_found(image: Path) -> None:
+    (image / "etc/slurm").rename(image / "etc/slurm-llnl")
+    assert setup(image, "node", "--apply")[0] == 0
+    assert (image / "etc/slurm-llnl/plugstack.conf").read_text() == LINE
+
+
+def test_without_systemd_the_units_are_left_to_the_admin(image: Path) -> None:
+    for unit in (image / "usr/lib/systemd/system").iterdir():
+        unit.unlink()
+    (image / "usr/lib/systemd/system").rmdir()
+    status, text = setup(image, "node", "--apply")
+    assert (status, "by hand  nccl-inspector-agent.service: there is no systemd" in text) == (
+        0, True,
+    ), text  # fmt: skip
+
+
+def test_the_monitoring_is_written_where_the_site_file_says(image: Path) -> None:
+    site = (
+        '[monitoring]\nout = "/etc/prometheus/nccl"\nnodes = "n[1-2]"\nset = { cluster = "alpha" }'
+    )
+    before = tree(image)
+    assert setup(image, "monitoring", site=site)[0] == 3
+    assert tree(image) == before
+    assert setup(image, "monitoring", "--apply", site=site)[0] == 0
+    targets = image / "etc/prometheus/nccl/prometheus/nccl-inspector-targets.yml"
+    assert '"n2:9100"' in targets.read_text()
+    assert setup(image, "monitoring", "--undo", site=site)[0] == 0
+    assert not targets.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[slurm]\nword = 1", "unknown key 'word'"),
+        ("[slum]\n", "unknown table"),
+        ("slurm = 1", "unknown table"),
+        ('[slurm]\nwords = "default=prom;rm"', "is not key=value"),
+        ('[slurm]\nwords = "default"', "is not key=value"),
+        ('[slurm]\nplugin = "a b.so"', "not the path or name of a library"),
+        ('[slurm]\nconf_dir = "etc"', "not an absolute path"),
+        ('[slurm]\nconf_dir = "/etc/../x"', "not an absolute path"),
+        ("[account]\nuid = 0", "not the id of an account"),
+        ("[account]\nuid = true", "not of type int"),
+        ('[account]\nname = "-x"', "not the name of an account"),
+        ('[account]\nname = "x"\n[settings]\nreport_user = "y"', "report_user is y"),
+        ('[settings]\nreport_dir = "/a\\nreport_user = root"', "cannot stand in"),
+        ('[settings]\nreport_dir = "/a # b"', "cannot stand in"),
+        ("[settings]\nreport_dir = [1]", "not text, a number"),
+        ("[settings", "Expected"),
+        ("\xff", "decode"),
+        ("#" * 70000, "larger than 64 KiB"),
+    ],
+)
+def test_a_mistake_in_the_site_file_is_one_line(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "site.toml"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InspectorError) as caught:
+        read_site(path)
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_setting_that_is_not_known_is_one_line(image: Path) -> None:
+    status, text = setup(image, "node", site="[settings]\nreport = 1")
+    assert (status, "unknown key 'report'" in text) == (1, True)
+
+
+def test_what_it_makes_can_be_read_by_users_whatever_the_umask_is(image: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        assert setup(image, "controller", "--apply")[0] == 0
+    finally:
+        os.umask(old)
+    for name in ("etc/nccl-inspector", "etc/tmpfiles.d", "var/lib", "var/lib/nccl-inspector"):
+        assert (image / name).stat().st_mode & 0o777 == 0o755, name
+    for name in ("etc/nccl-inspector/nccl-inspector.conf", "etc/slurm/plugstack.conf"):
+        assert (image / name).stat().st_mode & 0o777 == 0o644, name
+
+
+def test_two_at_once_are_refused(image: Path) -> None:
+    place = image / "var/lib/nccl-inspector/setup"
+    place.mkdir(parents=True)
+    fd = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        assert setup(image, "node", "--apply") == (
+            1, "nccl-inspector: another nccl-inspector setup runs on this host\n",
+        )  # fmt: skip
+    finally:
+        os.close(fd)
