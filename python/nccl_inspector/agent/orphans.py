@@ -2,8 +2,8 @@
 """End directories of jobs whose epilog never ran, but never that of a living job.
 
 Slurm is asked, and only about a job of which no process has held a box for a while. If Slurm does
-not answer, nothing is removed. A reboot is no evidence of its own: on a tmpfs it leaves nothing, and
-on a disk no process holds what it left, so Slurm is asked about that, too.
+not answer, nothing is removed. A reboot is no evidence of its own: it leaves nothing on a tmpfs.
+No process holds what it left on a disk, so Slurm is asked about that, too.
 """
 
 import logging

@@ -53,9 +53,8 @@ def test_nothing_of_a_dump_is_lost_but_what_the_manifest_knows_better() -> None:
     )
     identity = {"slurm_job_id": "4712", "node": "n1", "cluster": "c", "slurm_nodelist": "n[1-2]"}
     put = {**identity, "gpu": gpu_label(UUID)}
-    kept = [
-        one for bucket_ in parse_vendor(dump.encode(), UUID, identity).buckets for one in bucket_.series
-    ]
+    buckets = parse_vendor(dump.encode(), UUID, identity).buckets
+    kept = [one for bucket_ in buckets for one in bucket_.series]
     assert len(kept) == len(dump.splitlines())
     for line, series in zip(dump.splitlines(), kept, strict=True):
         name, words, value = re.fullmatch(r"(.*){(.*)} (.*)", line).groups()  # type: ignore[union-attr]
@@ -88,7 +87,7 @@ def test_with_its_totals_a_dump_is_published_and_tells_what_was_dropped(
 def test_a_series_of_another_release_is_left_out_alone(
     run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, tally: Tally
 ) -> None:
-    writer.dump('nccl_new{gpu="GPU0"} 1\n', bucket(), 'nccl_newer{} 1e9\n', totals())
+    writer.dump('nccl_new{gpu="GPU0"} 1\n', bucket(), "nccl_newer{} 1e9\n", totals())
     passes(agent, clock)
     assert f"\n{RATE}" in published(run_dir)
     assert "nccl_new" not in published(run_dir)
