@@ -257,6 +257,16 @@ def test_a_stopped_agent_says_no_more_and_abrt_writes_where_it_was(tmp_path: Pat
         assert "service.py" in log
 
 
+def test_only_the_agent_itself_writes_where_it_was(tmp_path: Path) -> None:
+    address = free_address()
+    with service(tmp_path, f"listen = {address}\n") as one:
+        one.until(lambda: answer(address), "the endpoint")
+        (child,) = children(one.process.pid)
+        os.kill(child, signal.SIGABRT)
+        one.until(lambda: "ended with status -6" in one.log.read_text(), "the child has ended")
+        assert "Fatal Python error" not in one.log.read_text()
+
+
 def test_a_pass_that_hangs_says_nothing_although_its_process_lives(tmp_path: Path) -> None:
     """The beat comes from the loop: a file system that does not answer holds it up."""
     program = (
