@@ -82,6 +82,7 @@ def service(tmp_path: Path, text: str = "", **more: str) -> Iterator[Service]:
             one.until(one.own, "the first pass")
             yield one
         finally:
+            process.send_signal(signal.SIGCONT)  # if a test has stopped it
             process.terminate()
             process.wait(10)
 
