@@ -16,7 +16,7 @@ from tests.fuzzers.page import IDENTITY, check_published
 from tests.fuzzers.summary import Report
 from tests.fuzzers.target import Run, Target
 from tests.support.boxes import NOW_S
-from tests.support.nvidia_files import UUID, bucket
+from tests.support.nvidia_files import UUID, bucket, totals
 
 _FILES = ("n1.0.nodesummary", "n2.0.nodesummary")
 
@@ -26,6 +26,7 @@ def _seeds() -> list[bytes]:
     some = "".join(bucket(size, "44.25", "120") for size in sizes)
     return [
         some.encode(),
+        (some + totals(400, 12, 7, 0)).encode(),
         (some + bucket("4-5KB", p2p=True) + bucket("2-3GB", comm_name="dp", p2p=True)).encode(),
         "".join(bucket(f"{at}-{at + 1}KB", f"{at}.5", "1e3") for at in range(1, 60)).encode(),
     ]
@@ -39,15 +40,15 @@ def prepare(place: Path) -> Run:
     def run(data: bytes) -> str:
         record = VendorRecord()
         try:
-            buckets = parse_vendor(data, UUID, IDENTITY)
+            dump = parse_vendor(data, UUID, IDENTITY)
         except RefusedError as err:
             record.refuse(UUID, (0, 0, 0), err.reason)
             words = str(err)
         else:
-            series = [one for found in buckets for one in found.series]
+            series = [one for found in dump.buckets for one in found.series]
             words = f"{check_published(render(series).decode()) // 10} series"
             for at in range(2):
-                record.add(UUID, (at, 0, 0), NOW_S + 30 * at, buckets)
+                record.add(UUID, (at, 0, 0), NOW_S + 30 * at, dump)
         again = VendorRecord.decode(record.encode())
         expect(again.encode() == record.encode(), "vendor record", "another when it is read again")
         # Two nodes, because a report that has no process is one of its own.

@@ -32,6 +32,17 @@ def bucket(size: str = "8-9KB", rate: str = "6.144", time: str = "20", **words: 
     return f"{rate_name}{{{text}}} {rate}\n{time_name}{{{text}}} {time}\n"
 
 
+def totals(collectives: int = 400, dropped: int = 12, p2p: int = 30, p2p_dropped: int = 3) -> str:
+    """The four lines that follow the buckets with NCCL_INSPECTOR_PROM_DUMP_STATS=1."""
+    text = 'version="v5.1",slurm_job_id="4711",node="vm",gpu="GPU0"'
+    return (
+        f"nccl_collectives_total{{{text}}} {collectives}\n"
+        f"nccl_collectives_dropped_total{{{text}}} {dropped}\n"
+        f"nccl_p2p_total{{{text}}} {p2p}\n"
+        f"nccl_p2p_dropped_total{{{text}}} {p2p_dropped}\n"
+    )
+
+
 class Writer:
     """Writes as NVIDIA's plugin does: one handle, truncated and rewritten in place, 0777."""
 

@@ -56,28 +56,32 @@ async def _run(listener: socket.socket, alive_fd: int, server: Server) -> None:
     await server.serve(listener, end)
 
 
-def _child(listener: socket.socket, alive_fd: int, prom_fd: int, who: Mapping[str, str]) -> None:
+def _child(
+    listener: socket.socket, alive_fd: int, prom_fd: int, who: Mapping[str, str], stale_s: float
+) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES_MAX, _FILES_MAX))
     os.nice(_NICE)
     if os.geteuid() == 0:
         os.setgroups(groups_of_reader(prom_fd))
         os.setgid(_NOBODY)
         os.setuid(_NOBODY)
-    asyncio.run(_run(listener, alive_fd, Server(Page(prom_fd), who)))
+    asyncio.run(_run(listener, alive_fd, Server(Page(prom_fd, stale_s), who)))
 
 
 class Endpoint:
     """The listening socket, and the child that answers on it."""
 
-    def __init__(self, address: str, run_fd: int, who: Mapping[str, str]) -> None:
+    def __init__(self, address: str, run_fd: int, who: Mapping[str, str], stale_s: float) -> None:
         """Listen and start the child; `who`: the labels of its own metrics.
+
+        `stale_s`: once the agent has renewed nothing for so long, only these are shown.
 
         Raises:
             InspectorError: the address cannot be used.
         """
         self.address = address
         self._run_fd = run_fd
-        self._who = who
+        self._who, self._stale_s = who, stale_s
         self._listener = _listen(address)
         self._pid = 0
         self._alive_fd = -1
@@ -102,9 +106,9 @@ class Endpoint:
             self._gone()
         self._start()
 
-    def rename(self, who: Mapping[str, str]) -> None:
-        """Use other labels from now on; the address stays bound meanwhile."""
-        self._who = who
+    def change(self, who: Mapping[str, str], stale_s: float) -> None:
+        """Use other labels and another limit from now on; the address stays bound meanwhile."""
+        self._who, self._stale_s = who, stale_s
         self._kill()
 
     def _gone(self) -> None:
@@ -129,7 +133,7 @@ class Endpoint:
             passed_on.callback(os.close, prom_fd)
             reading, alive_fd = os.pipe2(os.O_CLOEXEC)
             passed_on.callback(os.close, reading)
-            work = partial(_child, self._listener, reading, prom_fd, self._who)
+            work = partial(_child, self._listener, reading, prom_fd, self._who, self._stale_s)
             try:
                 self._pid = start_child(work, [self._listener.fileno(), reading, prom_fd])
             except OSError:

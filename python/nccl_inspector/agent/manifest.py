@@ -29,7 +29,6 @@ class Manifest:
     cluster: str
     gpus: str
     restart: int
-    boot_id: str
     het_job_id: str
     work_dir: str
     mode: str

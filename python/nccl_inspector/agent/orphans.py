@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """End directories of jobs whose epilog never ran, but never that of a living job.
 
-If the node was booted since, that is enough. Otherwise Slurm is asked, and only about a job of
-which no process has held a box for a while. If Slurm does not answer, nothing is removed.
+Slurm is asked, and only about a job of which no process has held a box for a while. If Slurm does
+not answer, nothing is removed. A reboot is no evidence of its own: it leaves nothing on a tmpfs.
+No process holds what it left on a disk, so Slurm is asked about that, too.
 """
 
 import logging
@@ -10,7 +11,6 @@ import os
 import random
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from nccl_inspector.agent.job_dir import DisplacedError, JobDirState, look, move_to_ended
 from nccl_inspector.agent.last_question import read_last_question, write_last_question
@@ -33,7 +33,6 @@ LOOK_S = 60.0
 # The time that a collection without an agent spends on all questions.
 ONCE_S = 60.0
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL_S = 0.02
 
 log = logging.getLogger("nccl-inspector")
@@ -53,14 +52,6 @@ class _OrphanWatch:
 def _jittered(seconds: float) -> float:
     """Return the time plus up to half of it, so that a thousand nodes do not ask at once."""
     return seconds * (1 + random.random() / 2)  # noqa: S311
-
-
-def read_boot_id() -> str:
-    """Return this boot's id; empty if the kernel does not tell it."""
-    try:
-        return _BOOT_ID.read_text("ascii").strip()
-    except OSError:
-        return ""
 
 
 def _order(found: tuple[float, str, JobDirState, float]) -> tuple[float, str]:
@@ -87,7 +78,6 @@ class Sweeper:
         self._jobs_fd = open_directory("jobs", run_fd)
         self._config = config
         self._tally = tally
-        self._boot_id = read_boot_id()
         self._watched: dict[str, _OrphanWatch] = {}
         self._question: tuple[Question, JobDirState] | None = (
             None  # with the state of the directory
@@ -152,7 +142,7 @@ class Sweeper:
         found = []
         for name in filter(JOB_ID.fullmatch, entry_names(self._jobs_fd)):
             seen = self._see(name)
-            if seen is None or self._rebooted(name, seen) or seen.locked:
+            if seen is None or seen.locked:
                 continue
             first_s = self._first_s(seen)
             if abs(time.time() - seen.newest_s) < first_s:
@@ -177,16 +167,6 @@ class Sweeper:
             self._tally.say(int(name), f"its directory cannot be looked at: {err.strerror}")
             return None
 
-    def _rebooted(self, name: str, seen: JobDirState) -> bool:
-        """End the directory of an attempt from before this boot; return whether it was one."""
-        manifest = seen.manifest
-        if not manifest or not manifest.boot_id or not self._boot_id or seen.locked:
-            return False
-        if manifest.boot_id == self._boot_id:
-            return False
-        self._end(name, seen, "the node was rebooted while it ran")
-        return True
-
     def _look(self, name: str) -> None:
         """Update the watch over one directory."""
         now, watch = time.monotonic(), self._watched.get(name)
@@ -194,7 +174,7 @@ class Sweeper:
         if watch and now < watch.looked + every_s:
             return
         seen = self._see(name)
-        if seen is None or self._rebooted(name, seen):
+        if seen is None:
             self._watched.pop(name, None)
             return
         if watch and seen.same(watch.seen) and not seen.locked:

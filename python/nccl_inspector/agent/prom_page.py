@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """All files of `prom/` as one text: each family once, with the samples of all files.
 
-The files cannot just be concatenated, because two jobs have the same families.
+The files cannot just be concatenated, because two jobs have the same families. If the agent has not
+renewed its own file for long, it hangs, and the text is empty: old values would look like new ones.
 """
 
 import gzip
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable
 
 from nccl_inspector.exposition.metrics import load_metrics
 from nccl_inspector.model.jobid import JOB_ID
 
+# The agent writes this one in each pass.
+_OWN = "nccl_inspector_agent.prom"
 # Files that the publisher writes; other files are ignored.
 PUBLISHED = re.compile(rf"(?:{JOB_ID.pattern}|nccl_inspector_agent)\.prom")
 
@@ -44,8 +48,9 @@ def merge(texts: Iterable[bytes]) -> bytes:
 class Page:
     """The text of a directory of published files, kept as long as they do not change."""
 
-    def __init__(self, prom_fd: int) -> None:
-        self._prom_fd = prom_fd
+    def __init__(self, prom_fd: int, stale_s: float) -> None:
+        """Read below `prom_fd`; `stale_s`: the age of the agent's own file that is too old."""
+        self._prom_fd, self._stale_s = prom_fd, stale_s
         self._stamps: Stamps | None = None
         self._text = b""
         self._packed = b""
@@ -78,6 +83,11 @@ class Page:
                     continue
                 if stat.S_ISREG(status.st_mode):
                     found[entry.name] = status.st_ino, status.st_mtime_ns, status.st_size
+        # Before the end of its first pass the agent has no file of its own. A clock that was set
+        # back is as bad as one that was set ahead; the next pass makes up for both.
+        own = found.get(_OWN)
+        if own and abs(time.time() - own[1] / 1e9) > self._stale_s:
+            return {}
         return found
 
     def _read(self, name: str) -> bytes:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The service of a node: it publishes, collects and reports its own state, again and again."""
 
+import faulthandler
 import fcntl
 import logging
 import os
@@ -30,6 +31,7 @@ from nccl_inspector.agent.signals import LiveSignals
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.exposition.text import SeriesLine, make_series
 from nccl_inspector.settings.config import Config
+from nccl_inspector.system.notify import Notifier
 from nccl_inspector.system.wakeup import Wakeup
 from nccl_inspector.system.write_as_user import CHILD_S
 
@@ -41,6 +43,9 @@ HANDOVER_WAIT_S = 1.0
 # A collection without an agent starts no further pass after this time, so that it is done before
 # the timer's next one.
 COLLECT_S = 240.0
+# The endpoint shows nothing older, even if the agent hangs. It is also the time of the unit's
+# watchdog and of the alert NcclInspectorAgentDown.
+STALE_S = 120.0
 
 
 class Agent:
@@ -242,7 +247,8 @@ def _run_dir(config: Config) -> Iterator[int]:
 class _Signals:
     """The signals that the service has received; must be made in the main thread."""
 
-    def __init__(self, rereads: bool) -> None:
+    def __init__(self, rereads: bool, notifier: Notifier) -> None:
+        self._notifier = notifier
         self.ended = self._reload = False
         self._wakeup = Wakeup()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -252,9 +258,10 @@ class _Signals:
 
     def wait(self, seconds: float) -> bool:
         """Wait for this time or a signal; return whether to read the configuration again."""
-        end = time.monotonic() + seconds
+        end, beat_s = time.monotonic() + seconds, self._notifier.beat_s or seconds
         while not (self.ended or self._reload) and (left := end - time.monotonic()) > 0:
-            self._wakeup.wait(left)
+            self._wakeup.wait(min(left, beat_s))
+            self._notifier.beat()
         reload, self._reload = self._reload, False
         return reload
 
@@ -267,6 +274,15 @@ class _Signals:
 
     def _reread(self, *_: object) -> None:
         self._reload = True
+
+
+def _stale_s(config: Config) -> float:
+    """Return the age from which the endpoint no longer shows what the agent published last."""
+    return STALE_S + 2 * config.agent_interval_s
+
+
+def _endpoint_settings(config: Config) -> tuple[str, dict[str, str], float]:
+    return config.listen, agent_labels(config), _stale_s(config)
 
 
 class _Service:
@@ -288,7 +304,7 @@ class _Service:
     def _listen(self, config: Config) -> Endpoint | None:
         if not config.listen:
             return None
-        return Endpoint(config.listen, self._run_fd, agent_labels(config))
+        return Endpoint(config.listen, self._run_fd, agent_labels(config), _stale_s(config))
 
     def _hang_up(self) -> None:
         if self._endpoint:
@@ -316,7 +332,7 @@ class _Service:
             return
         self.agent.configure(new)
         if new.prom_group != self.config.prom_group and self._endpoint:
-            self._endpoint.rename(agent_labels(new))  # its child needs the new group
+            self._endpoint.change(agent_labels(new), _stale_s(new))  # its child needs the group
         self.config = new
         log.info("the configuration was read again")
 
@@ -327,10 +343,11 @@ class _Service:
             InspectorError: the new address cannot be used; the old one is kept.
         """
         old = self.config
-        if (new.listen, agent_labels(new)) == (old.listen, agent_labels(old)):
+        if _endpoint_settings(new) == _endpoint_settings(old):
             return
         if new.listen == old.listen and self._endpoint:
-            self._endpoint.rename(agent_labels(new))  # `keep` starts the child again
+            # `keep` starts the child again.
+            self._endpoint.change(agent_labels(new), _stale_s(new))
             return
         endpoint = self._listen(new)
         self._hang_up()
@@ -352,17 +369,24 @@ def run_agent(config: Config, once: bool, reread: Callable[[], Config] | None = 
     endpoint, and what it publishes stays. Otherwise everything published is removed, however this
     ends, because nobody would renew it.
 
+    systemd hears READY after the first pass, and WATCHDOG after each pass and in the pauses. The
+    agent hangs if one pass takes longer than the watchdog's time; then SIGABRT writes where.
+
     Raises:
         InspectorError: a directory is missing or was replaced, another agent uses it, or the
             address of `listen` cannot be used.
     """
-    with closing(_Signals(reread is not None)) as signals, _run_dir(config) as run_fd:
+    notifier = Notifier()
+    if not once:
+        faulthandler.enable()
+    with closing(_Signals(reread is not None, notifier)) as signals, _run_dir(config) as run_fd:
         service = _Service(replace(config, listen="") if once else config, run_fd, not once)
         forget_collection(run_fd)
         opened = _opened(config, run_fd)
         finished = False
         try:
             service.agent.run_pass(CHILD_S if once else HANDOVER_WAIT_S)
+            notifier.ready()
             while not once and not signals.ended:
                 if signals.wait(service.config.agent_interval_s) and reread:
                     service.reload(reread)
@@ -374,10 +398,12 @@ def run_agent(config: Config, once: bool, reread: Callable[[], Config] | None = 
                     )
                 service.keep()
                 service.agent.run_pass(HANDOVER_WAIT_S)
+                notifier.beat()
             finished = True
             if not once:
                 service.agent.forgive()
         finally:
+            notifier.stopping()
             service.close(withdraw=not (once and finished))
 
 

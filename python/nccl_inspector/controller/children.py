@@ -32,6 +32,7 @@ from nccl_inspector.system.printable import printable
 CHILD_S = 300.0
 VISIT_S = 75.0  # to open and read a path that a user chose; report/output.py gives up earlier
 ASK_S = 120.0
+BEAT_S = 10.0
 REAP_S = 3.0  # a killed process ends within milliseconds, or hangs
 LEFT_MAX = 16
 LEFT_VISITS_MAX = 8  # from so many on, no user's path is opened
@@ -136,9 +137,16 @@ def _why_ended(status: int) -> str:
 class Children:
     """Starts children, waits for them, and remembers those that it had to leave behind."""
 
-    def __init__(self, reap: Callable[[int, float], int | None] = _reap) -> None:
-        """Begin without children. `reap` waits so many seconds for the end of a child."""
-        self._reap_child = reap
+    def __init__(
+        self,
+        reap: Callable[[int, float], int | None] = _reap,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Begin without children. `reap` waits so many seconds for the end of a child.
+
+        `beat` is called at least each BEAT_S while a child works: the wait for it has a limit.
+        """
+        self._reap_child, self._beat = reap, beat
         self._left: dict[int, LeftChild] = {}
         self.avoided = Avoided()
         self.left_in_all = 0
@@ -246,16 +254,18 @@ class Children:
         self.left_in_all += 1
         self._left[pid] = LeftChild(pid, about, time.monotonic(), uid)
 
-    @staticmethod
-    def _listen(pipe_fd: int, heard: _ChildMessage, until_s: float) -> bool:
+    def _listen(self, pipe_fd: int, heard: _ChildMessage, until_s: float) -> bool:
         """Read from a child until it answers or ends; tell whether that was in time."""
         while heard.answer is None:
+            self._beat()
             due_s = until_s
             if heard.visited:
                 due_s = min(due_s, heard.visited.since_s + VISIT_S)
             left_s = due_s - time.monotonic()
-            if left_s <= 0 or not select.select([pipe_fd], [], [], left_s)[0]:
+            if left_s <= 0:
                 return False
+            if not select.select([pipe_fd], [], [], min(left_s, BEAT_S))[0]:
+                continue
             data = os.read(pipe_fd, _CHUNK_BYTES)
             if not data:
                 return True

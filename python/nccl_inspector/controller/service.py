@@ -8,6 +8,7 @@ is opened by a child (children.py). If the files of a job make a child hang or c
 goes on with the next job and tries that one again a few times.
 """
 
+import faulthandler
 import fcntl
 import logging
 import os
@@ -33,6 +34,7 @@ from nccl_inspector.controller.shares import Shares, in_turns
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.report.output import CPU_S as OUTPUT_CPU_S
 from nccl_inspector.settings.config import Config
+from nccl_inspector.system.notify import Notifier
 from nccl_inspector.system.wakeup import Wakeup
 
 PASS_S = 5.0
@@ -257,13 +259,23 @@ def alone(config: Config) -> Iterator[Queue]:
 def run_controller(config: Config, makers: Makers, once: bool) -> int:
     """Serve until a signal comes, or make one pass; return how many ended jobs are left.
 
+    systemd hears READY once the queue is ours, because the first pass may take long to make
+    reports, and WATCHDOG from the loop, also while it waits for a child.
+
     Raises:
         InspectorError: as for `alone`.
     """
+    notifier = Notifier()
     with alone(config) as queue:
-        controller = Controller(config, queue, lambda due: make_report(due, config, makers))
+        controller = Controller(
+            config,
+            queue,
+            lambda due: make_report(due, config, makers),
+            Children(beat=notifier.beat),
+        )
         if once:
             return controller.one_pass(at_once=True)
+        faulthandler.enable()
 
         def stop(_number: int, _frame: object) -> None:
             controller.stopping = True
@@ -272,9 +284,12 @@ def run_controller(config: Config, makers: Makers, once: bool) -> int:
             signal.signal(number, stop)
         wakeup = Wakeup()
         log.info("the service runs on %s", config.controller_dir)
+        notifier.ready()
         left = 0
         while not controller.stopping:
             left = controller.one_pass()
+            notifier.beat()
             wakeup.wait(0.0 if controller.is_behind else PASS_S)
+        notifier.stopping()
         wakeup.close()
         return left

@@ -19,7 +19,7 @@ ROWS_MAX = 2400  # for all GPUs: as many as are published
 GBS_MAX = 1e6  # a hundred times what exists; for sizes that overflowed, it writes 7e17
 TIME_US_MAX = 1e12
 LEFT_OUT = "too_many_kinds"
-_COUNT_MAX = (1 << 53) - 1
+COUNT_MAX = (1 << 53) - 1
 # The largest relative error of a sum of floats.
 _ROUNDING = 1e-6
 CHECKS = Checks("bad_vendor_means")
@@ -113,7 +113,7 @@ def means_to_json(means: VendorMeans) -> Any:
 
 
 def _count(value: Any) -> int:
-    return CHECKS.integer(value, _COUNT_MAX)
+    return CHECKS.integer(value, COUNT_MAX)
 
 
 def _spread(value: Any, most: float) -> Spread:

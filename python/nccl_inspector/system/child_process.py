@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start a child process of the agent that does one thing and inherits only what that needs."""
 
+import faulthandler
 import os
 import signal
 from collections.abc import Callable, Iterable
@@ -31,6 +32,8 @@ def start_child(work: Callable[[], None], kept: Iterable[int]) -> int:
 
 
 def _leave_the_agent(kept: Iterable[int]) -> None:
+    # systemd's watchdog sends SIGABRT to all; only the service itself writes its stack then.
+    faulthandler.disable()
     os.umask(0o077)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -126,17 +126,15 @@ def test_an_attempt_that_went_back_to_the_queue_without_an_epilog_is_collected(
     assert soon.job_state(job_id) == "PENDING"
 
 
-@pytest.mark.case("Lifecycle", "a node is lost and comes back")
-def test_what_another_boot_of_the_node_left_is_collected_at_once(healthy_cluster: Cluster) -> None:
-    cluster, node = healthy_cluster, healthy_cluster.node("n1")
-    take_epilog_away(cluster)
-    script = f"srun {jobs.standin(cluster, *SHORT)}"
-    job_id = jobs.submit(cluster, *ONE_NODE, script=script)
-    assert cluster.wait_for_job(job_id).state == "COMPLETED"
-    assert directory_is_there(cluster, job_id)
+@pytest.mark.case("Lifecycle", "an idle salloc is never collected, and a later srun is measured")
+def test_a_job_that_has_not_begun_stays_if_its_agent_sees_another_boot(soon: Cluster) -> None:
+    node = soon.node("n1")
+    job_id = idle_allocation(soon)
     manifest = f"/run/nccl-inspector/jobs/{job_id}/manifest"
     node.stop("agent")
     assert node.run(["sed", "-i", "s/^boot_id=.*/boot_id=another/", manifest]).returncode == 0
     node.start_agent()
-    jobs.wait_until_clean(cluster, job_id)
-    assert jobs.summaries(cluster, job_id).keys() == {"n1"}
+    wait_until(lambda: answers(node, "alive") >= 1, ANSWERS_S, "an answer", 0.2)
+    assert directory_is_there(soon, job_id)
+    soon.run_as("root", ["scancel", str(job_id)])
+    jobs.finish(soon, job_id)

@@ -27,6 +27,7 @@ from tests.support.marks import as_root
 from tests.support.processes import children, free_address
 
 WHO = {"cluster": "c1", "node": "n1"}
+STALE_S = 120.0
 GAUGE = "nccl_collective_inflight_seconds"
 
 
@@ -51,7 +52,7 @@ def run_dir(tmp_path: Path) -> Path:
 @contextmanager
 def endpoint(run_dir: Path) -> Iterator[Endpoint]:
     run_fd = os.open(run_dir, os.O_RDONLY)
-    one = Endpoint(free_address(), run_fd, WHO)
+    one = Endpoint(free_address(), run_fd, WHO, STALE_S)
     try:
         yield one
     finally:
@@ -284,7 +285,7 @@ def test_a_server_that_died_is_started_again(
 def test_an_address_that_is_taken_is_one_line(serving: Endpoint, run_dir: Path) -> None:
     run_fd = os.open(run_dir, os.O_RDONLY)
     with pytest.raises(InspectorError, match=f"listen = {serving.address}: Address already in use"):
-        Endpoint(serving.address, run_fd, WHO)
+        Endpoint(serving.address, run_fd, WHO, STALE_S)
     os.close(run_fd)
 
 

@@ -54,5 +54,14 @@ def test_a_manifest_of_a_later_release_may_say_more() -> None:
     assert (manifest.job_id, manifest.uid, manifest.nodelist) == (42, JOB_UID, "n[1-4]")
 
 
+def test_a_manifest_of_an_earlier_or_later_prolog_is_read_with_and_without_the_boot() -> None:
+    with_boot = manifest_text()
+    without = "".join(
+        line for line in with_boot.splitlines(True) if not line.startswith("boot_id=")
+    )
+    assert without != with_boot
+    assert parse_manifest(without.encode()) == parse_manifest(with_boot.encode())
+
+
 def test_numbers_that_slurmd_did_not_say_are_zero() -> None:
     assert parse_manifest(manifest_text(num_nodes="", restart="").encode()).restart == 0

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent as a service of its own process: reload, its endpoint, and its end."""
 
+import os
 import signal
 import subprocess
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +27,7 @@ from tests.support.boxes import (
 )
 from tests.support.command_line import COMMAND, environment
 from tests.support.processes import children, free_address
+from tests.support.systemd_socket import Listener
 
 OWN = "nccl_inspector_agent.prom"
 
@@ -63,23 +66,41 @@ class Service:
 
 
 @contextmanager
-def service(tmp_path: Path, text: str = "") -> Iterator[Service]:
+def service(tmp_path: Path, text: str = "", **more: str) -> Iterator[Service]:
     run_dir = make_run_dir(tmp_path / "run")
     conf, log = tmp_path / "x.conf", tmp_path / "log"
-    conf.write_text(f"run_dir = {run_dir}\nreport_dir = {run_dir}\nagent_interval = 100ms\n{text}")
+    interval = "" if "agent_interval" in text else "agent_interval = 100ms\n"
+    conf.write_text(f"run_dir = {run_dir}\nreport_dir = {run_dir}\n{interval}{text}")
     argv = [*COMMAND, "agent", "--conf", str(conf)]
     # As from a shell that lets nobody else read: what it publishes is for others all the same.
     with (
         log.open("wb") as out,
-        subprocess.Popen(argv, env=environment(), stderr=out, umask=0o077) as process,
+        subprocess.Popen(argv, env=environment() | more, stderr=out, umask=0o077) as process,
     ):
         one = Service(process, run_dir, conf, log)
         try:
             one.until(one.own, "the first pass")
             yield one
         finally:
+            process.send_signal(signal.SIGCONT)  # if a test has stopped it
             process.terminate()
             process.wait(10)
+
+
+@contextmanager
+def hooked(
+    tmp_path: Path, program: str, more: dict[str, str]
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """An agent with a part of it replaced, and its run directory."""
+    run_dir = make_run_dir(tmp_path / "run")
+    conf = tmp_path / "x.conf"
+    conf.write_text(f"run_dir = {run_dir}\nreport_dir = {run_dir}\nagent_interval = 100ms\n")
+    argv = [COMMAND[0], "-c", program, "agent", "--conf", str(conf)]
+    with subprocess.Popen(argv, env=environment() | more, stdin=subprocess.PIPE) as process:
+        try:
+            yield process, run_dir
+        finally:
+            process.kill()
 
 
 def answer(address: str) -> str:
@@ -169,3 +190,125 @@ def test_the_agent_says_what_it_costs(tmp_path: Path) -> None:
     assert found[f"{process}_start_time_seconds"] > 1.7e9
     assert 3 < found[f"{process}_open_fds"] < 50
     assert names(one.run_dir / "prom") == []
+
+
+def under_systemd(systemd: Listener, watchdog_s: float) -> dict[str, str]:
+    """The environment of a service of Type=notify with WatchdogSec."""
+    return {"NOTIFY_SOCKET": systemd.address, "WATCHDOG_USEC": str(int(watchdog_s * 1e6))}
+
+
+def beats_soon(systemd: Listener) -> bool:
+    return "WATCHDOG=1" in systemd.heard()
+
+
+def test_systemd_hears_of_the_first_pass_of_a_long_pause_and_of_the_end(tmp_path: Path) -> None:
+    with Listener(str(tmp_path / "notify")) as systemd:
+        more = under_systemd(systemd, 0.4)
+        with service(tmp_path, "agent_interval = 10m\n", **more) as one:
+            one.until(lambda: beats_soon(systemd), "a beat in the pause")
+            inode = (one.run_dir / "prom" / OWN).stat().st_ino
+            one.until(lambda: beats_soon(systemd), "another beat")
+            assert (one.run_dir / "prom" / OWN).stat().st_ino == inode, "it was the same pause"
+        assert systemd.heard()[-1] == "STOPPING=1"
+
+
+def test_ready_comes_after_the_first_pass(tmp_path: Path) -> None:
+    with Listener(str(tmp_path / "notify")) as systemd:
+        program = (
+            "from nccl_inspector.agent.service import Agent\n"
+            "real = Agent.run_pass\n"
+            "def slow(self, wait_s):\n"
+            "    input()\n"
+            "    real(self, wait_s)\n"
+            "Agent.run_pass = slow\n"
+            "from nccl_inspector.cli import main; main()\n"
+        )
+        with hooked(tmp_path, program, under_systemd(systemd, 60)) as (process, run_dir):
+            time.sleep(1)
+            assert systemd.heard() == []
+            assert process.stdin is not None
+            process.stdin.write(b"go\n")
+            process.stdin.flush()
+            heard: list[str] = []
+
+            def is_heard() -> bool:
+                heard.extend(systemd.heard())
+                return bool(heard)
+
+            wait_until(is_heard, 10, "it is ready")
+            assert heard[0] == "READY=1"
+            assert (run_dir / "prom" / OWN).exists()
+
+
+def test_a_stopped_agent_says_no_more_and_abrt_writes_where_it_was(tmp_path: Path) -> None:
+    with Listener(str(tmp_path / "notify")) as systemd:
+        with service(tmp_path, **under_systemd(systemd, 0.4)) as one:
+            one.until(lambda: beats_soon(systemd), "a beat")
+            one.process.send_signal(signal.SIGSTOP)
+            stat = Path(f"/proc/{one.process.pid}/stat")
+            wait_until(lambda: ") T " in stat.read_text(), 5, "it is stopped")
+            systemd.heard()
+            time.sleep(1)
+            assert systemd.heard() == []
+            one.process.send_signal(signal.SIGABRT)
+            one.process.send_signal(signal.SIGCONT)
+            assert one.process.wait(10) == -signal.SIGABRT
+        log = one.log.read_text()
+        assert "Fatal Python error: Aborted" in log
+        assert "service.py" in log
+
+
+def test_only_the_agent_itself_writes_where_it_was(tmp_path: Path) -> None:
+    address = free_address()
+    with service(tmp_path, f"listen = {address}\n") as one:
+        one.until(lambda: answer(address), "the endpoint")
+        (child,) = children(one.process.pid)
+        os.kill(child, signal.SIGABRT)
+        one.until(lambda: "ended with status -6" in one.log.read_text(), "the child has ended")
+        assert "Fatal Python error" not in one.log.read_text()
+
+
+def test_a_pass_that_hangs_says_nothing_although_its_process_lives(tmp_path: Path) -> None:
+    """The beat comes from the loop: a file system that does not answer holds it up."""
+    program = (
+        "import sys, time\n"
+        "from nccl_inspector.agent.service import Agent\n"
+        "real, passes = Agent.run_pass, []\n"
+        "def hang(self, wait_s):\n"
+        "    passes.append(1)\n"
+        "    real(self, wait_s)\n"
+        "    if len(passes) == 3: time.sleep(3600)\n"
+        "Agent.run_pass = hang\n"
+        "from nccl_inspector.cli import main; main()\n"
+    )
+    with (
+        Listener(str(tmp_path / "notify")) as systemd,
+        hooked(tmp_path, program, under_systemd(systemd, 0.4)) as (process, _),
+    ):
+        heard: list[str] = []
+
+        def passed() -> bool:
+            heard.extend(systemd.heard())
+            return heard.count("WATCHDOG=1") >= 3
+
+        wait_until(passed, 30, "two passes")
+        time.sleep(1)
+        systemd.heard()
+        time.sleep(1)
+        assert systemd.heard() == []
+        assert process.poll() is None
+
+
+def test_the_endpoint_shows_no_old_values_of_an_agent_that_hangs(tmp_path: Path) -> None:
+    address = free_address()
+    with service(tmp_path, f"listen = {address}\n") as one:
+        one.until(lambda: "nccl_inspector_agent_jobs{" in answer(address), "its page")
+        one.process.send_signal(signal.SIGSTOP)
+        own = one.run_dir / "prom" / OWN
+        for age_s, shown in ((60, True), (300, False), (-300, False)):
+            os.utime(own, (time.time() - age_s, time.time() - age_s))
+            page = answer(address)
+            assert ("nccl_inspector_agent_jobs{" in page) == shown
+            assert "nccl_inspector_agent_http_requests_total" in page
+        one.process.send_signal(signal.SIGCONT)
+        one.until(lambda: "nccl_inspector_agent_jobs{" in answer(address), "its page again")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -272,3 +273,35 @@ def test_storage_that_does_not_answer_is_not_asked_for_each_job(
     assert controller.one_pass(at_once=True) == 3
     assert asked.count("looks at summaries") == 1
     queue.close()
+
+
+def test_the_service_beats_while_a_child_works_and_only_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(children, "BEAT_S", 0.05)
+    beats: list[float] = []
+    started = Children(beat=lambda: beats.append(time.monotonic()))
+
+    def slow() -> Outcome:
+        time.sleep(0.6)
+        return Outcome(DONE)
+
+    assert started.run(slow, "x").word == DONE
+    assert 5 <= len(beats) <= 30
+    gaps = [after - before for before, after in pairwise(beats)]
+    assert max(gaps) < 0.4
+
+
+def test_beats_do_not_prolong_a_childs_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "BEAT_S", 0.05)
+    monkeypatch.setattr(children, "CHILD_S", -9.5)  # ten seconds are added
+    begun_s, beats = time.monotonic(), [0.0]
+
+    def endless() -> Outcome:
+        time.sleep(60)
+        return Outcome(DONE)
+
+    outcome = Children(beat=lambda: beats.append(time.monotonic())).run(endless, "x")
+    assert outcome.word == FAILED
+    assert time.monotonic() - begun_s < 5
+    assert len(beats) > 3

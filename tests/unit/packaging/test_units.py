@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.agent.kill_switch import Disabled, read_switch
+from nccl_inspector.agent.service import STALE_S
 from tests.support.repository import PACKAGING
 
-AGENT, COLLECT = (
+AGENT, COLLECT, CONTROLLER = (
     (PACKAGING / f"nccl-inspector-{name}.service").read_text("ascii")
-    for name in ("agent", "collect")
+    for name in ("agent", "collect", "controller")
 )
 TMPFILES = PACKAGING / "tmpfiles.conf"
 RUN_DIR = "run/nccl-inspector"
@@ -68,6 +69,31 @@ def test_the_agent_may_read_the_kernel_log_and_ask_the_gpus() -> None:
     (capabilities,) = lines(AGENT, "CapabilityBoundingSet")
     assert "CAP_SYSLOG" in capabilities
     assert lines(AGENT, "PrivateDevices", "ProtectKernelLogs", "DevicePolicy") == []
+
+
+@pytest.mark.parametrize("unit", [AGENT, CONTROLLER], ids=["agent", "controller"])
+def test_systemd_ends_a_service_that_hangs_and_starts_it_again(unit: str) -> None:
+    assert lines(unit, "Type", "NotifyAccess", "Restart") == [
+        "Type=notify",
+        "NotifyAccess=main",
+        "Restart=always",
+    ]
+    (families,) = lines(unit, "RestrictAddressFamilies")
+    assert "AF_UNIX" in families, "the socket of systemd"
+    (watchdog,) = lines(unit, "WatchdogSec")
+    assert float(watchdog.partition("=")[2]) == STALE_S
+    assert lines(unit, "LimitCORE") == ["LimitCORE=0"], "a core has data of users"
+
+
+def test_the_agents_series_go_however_it_ends() -> None:
+    (after,) = lines(AGENT, "ExecStopPost")
+    assert after.endswith("/find /run/nccl-inspector/prom -name *.prom -delete")
+
+
+def test_slurmd_does_not_wait_long_for_an_agent_that_hangs_at_boot() -> None:
+    assert "Before=slurmd.service" in AGENT
+    (limit,) = lines(AGENT, "TimeoutStartSec")
+    assert 12 < float(limit.partition("=")[2]) <= 60, "a whole first pass, and not much more"
 
 
 def test_the_readmes_line_keeps_a_node_disabled_through_a_boot(root: Path) -> None:

@@ -8,7 +8,14 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from nccl_inspector.agent.nvidia.file import FileWatch, gpu_info, parse_vendor, vendor_gpu
+from nccl_inspector.agent.nvidia.file import (
+    FileWatch,
+    VendorDump,
+    dropped_series,
+    gpu_info,
+    parse_vendor,
+    vendor_gpu,
+)
 from nccl_inspector.agent.nvidia.vendor_record import FILE, VendorRecord, read_record
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.process_file import FILE_BYTES_MAX
@@ -38,7 +45,7 @@ class VendorFiles:
 
     def __len__(self) -> int:
         """Return the number of buckets that are kept."""
-        return sum(len(watch.taken) for watch in self._watches.values())
+        return sum(len(watch.taken.buckets) for watch in self._watches.values())
 
     def stamps(self) -> dict[str, Stamp]:
         """Return the stamps of the published files, which change if the content does."""
@@ -53,8 +60,12 @@ class VendorFiles:
         """Return the series of the files that are unchanged and not too old, each with its file."""
         found: list[tuple[str, SeriesLine]] = []
         for name in self.stamps():
-            found.append((name, gpu_info(vendor_gpu(name) or "", self._identity)))
-            for bucket in self._watches[name].taken:
+            gpu, dump = vendor_gpu(name) or "", self._watches[name].taken
+            found.append((name, gpu_info(gpu, self._identity)))
+            if dump.totals:
+                dropped = dropped_series(gpu, dump.totals.dropped, self._identity)
+                found.append((name, dropped))
+            for bucket in dump.buckets:
                 found += [(name, one) for one in bucket.series]
         return found
 
@@ -121,16 +132,16 @@ class VendorFiles:
         self._bad.pop(name, None)
         gpu = vendor_gpu(name) or ""
         try:
-            buckets = parse_vendor(data, gpu, self._identity, self._vocabulary)
-            if len(self) - len(watch.taken) + len(buckets) > VENDOR_BUCKETS_MAX:
+            dump = parse_vendor(data, gpu, self._identity, self._vocabulary)
+            if len(self) - len(watch.taken.buckets) + len(dump.buckets) > VENDOR_BUCKETS_MAX:
                 raise RefusedError("job_series")
         except RefusedError as err:
             self._bad[name] = err.with_traceback(None)  # a traceback would keep the whole text
-            buckets = ()
-        watch.take(buckets)
+            dump = VendorDump()
+        watch.take(dump)
         if self._record and watch.taken_stamp:
             if name in self._bad:
                 self._record.refuse(gpu, watch.taken_stamp, self._bad[name].reason)
             else:
                 time_s = max(0, int(time.time()))
-                self._record.add(gpu, watch.taken_stamp, time_s, buckets)
+                self._record.add(gpu, watch.taken_stamp, time_s, dump)

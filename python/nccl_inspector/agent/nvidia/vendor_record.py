@@ -6,14 +6,15 @@ last, so that an agent that starts again counts no dump twice.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
-from nccl_inspector.agent.nvidia.file import Bucket
+from nccl_inspector.agent.nvidia.file import Bucket, Totals, VendorDump
 from nccl_inspector.model.kind_labels import LabelledKind
 from nccl_inspector.summary.vendor_means import (
     CHECKS,
+    COUNT_MAX,
     GBS_MAX,
     GPUS_MAX,
     LEFT_OUT,
@@ -53,18 +54,23 @@ class VendorRecord:
         self._rows: dict[tuple[str, LabelledKind], MeansRow] = {}
         self._refused: Counter[str] = Counter()
         self._problems: list[str] = []
+        self._totals: dict[str, Totals] = {}  # the highest of each GPU's dumps
         self._last: dict[str, str] = {}  # stamp of each GPU's last dump, used or refused
         self._bytes = _HEAD_BYTES
         self.is_changed = False  # since the last read or write
 
-    def add(self, gpu: str, stamp: Stamp, time_s: int, buckets: Iterable[Bucket]) -> None:
+    def add(self, gpu: str, stamp: Stamp, time_s: int, dump: VendorDump) -> None:
         """Fold in a dump, unless it is the one that was folded in last."""
         if not self._begin(gpu, stamp):
             return
         known = self._dumps.get(gpu, Dumps(gpu, 0, time_s, time_s))
         self._dumps[gpu] = replace(known, count=known.count + 1, last_s=time_s)
+        if dump.totals:
+            self._raise_totals(gpu, dump.totals)
+        if dump.unknown:
+            self._refused["unknown_metric"] += dump.unknown
         seen: set[LabelledKind] = set()
-        for one in buckets:
+        for one in dump.buckets:
             if one.kind is None:
                 self._refused["odd_labels"] += 1
             elif one.gbs > GBS_MAX or one.time_us > TIME_US_MAX:
@@ -90,8 +96,26 @@ class VendorRecord:
             tuple(self._dumps.values()),
             tuple(self._rows.values()),
             dict(self._refused),
-            tuple(self._problems),
+            (*self._problems, *self._dropped()),
         )
+
+    def _raise_totals(self, gpu: str, totals: Totals) -> None:
+        """Keep the highest totals: they fall when a communicator is destroyed."""
+        known = self._totals.get(gpu, Totals(0, 0))
+        self._totals[gpu] = Totals(
+            min(max(known.operations, totals.operations), COUNT_MAX),
+            min(max(known.dropped, totals.dropped), COUNT_MAX),
+        )
+
+    def _dropped(self) -> Iterator[str]:
+        """Yield a line if the plugin dropped operations, so that the means lack them."""
+        dropped = sum(one.dropped for one in self._totals.values())
+        if dropped:
+            operations = sum(one.operations for one in self._totals.values())
+            yield (
+                f"NVIDIA's plugin dropped {dropped} of {operations} operations or more before it "
+                "wrote them: the means lack these"
+            )
 
     def _begin(self, gpu: str, stamp: Stamp) -> bool:
         """Tell whether a dump is new, and its GPU not beyond the limit."""
@@ -137,7 +161,9 @@ class VendorRecord:
         record._dumps = {one.gpu: one for one in means.dumps}
         record._rows = {(one.gpu, one.kind): one for one in means.rows}
         record._refused = Counter(means.refused)
-        record._problems = list(means.problems)
+        record._totals = _totals(words.get("totals", {}))
+        own = set(record._dropped())
+        record._problems = [one for one in means.problems if one not in own]
         last = CHECKS.table(words.get("last"))
         record._last = {gpu: CHECKS.text(stamp) for gpu, stamp in last.items()}
         record._bytes += sum(_room(*key) for key in record._rows)
@@ -146,7 +172,8 @@ class VendorRecord:
     def encode(self) -> bytes:
         """Return the bytes of the file."""
         means = means_to_json(self.means())
-        return dump({"format": FORMAT, "means": means, "last": self._last})
+        totals = {gpu: [one.operations, one.dropped] for gpu, one in self._totals.items()}
+        return dump({"format": FORMAT, "means": means, "last": self._last, "totals": totals})
 
     def write(self, job_fd: int) -> None:
         """Write the file into the job's directory.
@@ -156,6 +183,21 @@ class VendorRecord:
         """
         replace_file(job_fd, FILE, self.encode(), 0o600)
         self.is_changed = False
+
+
+def _totals(value: Any) -> dict[str, Totals]:
+    """Return the totals in a record; every value is checked.
+
+    Raises:
+        RefusedError: they are not what `encode` writes.
+    """
+    rows = {gpu: CHECKS.rows(one, 2) for gpu, one in CHECKS.table(value).items()}
+    if len(rows) > GPUS_MAX:
+        raise CHECKS.refused("too many GPUs")
+    return {
+        gpu: Totals(*(CHECKS.integer(count, COUNT_MAX) for count in counts))
+        for gpu, counts in rows.items()
+    }
 
 
 def read_record(job_fd: int) -> VendorRecord | None:

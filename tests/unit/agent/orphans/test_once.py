@@ -25,7 +25,6 @@ def test_a_single_collection_ends_what_slurm_says_has_ended(
 ) -> None:
     slurm.says(f"[ $4 = 44 ] && exec cat {slurm.folder}/answer; {UNKNOWN}")
     (slurm.folder / "answer").write_text(record("RUNNING", job="44"))
-    make_job(config.run_dir / "jobs" / "42", boot_id="another")
     for job in (43, 44):
         make_job(config.run_dir / "jobs" / str(job), job)
     collect_old(config, monkeypatch, step_s)

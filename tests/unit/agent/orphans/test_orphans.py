@@ -32,26 +32,35 @@ def ask(sweeper: Sweeper, slurm: Scontrol) -> None:
 # Another boot.
 
 
-def test_an_attempt_of_another_boot_is_ended_at_once_and_unpublished(
-    config: Config, sweeper: Sweeper, tally: Tally
-) -> None:
-    make_job(config.run_dir / "jobs" / "42", boot_id="another")
-    make_job(config.run_dir / "jobs" / "43", 43)
-    for job in (42, 43):
-        (config.run_dir / "prom" / f"{job}.prom").write_text("x")
+@pytest.mark.parametrize("boot_id", ["another", "", None], ids=["another", "empty", "no line"])
+def test_the_boot_that_a_manifest_names_ends_no_job(
+    config: Config, sweeper: Sweeper, tally: Tally, slurm: Scontrol, clock: Clock,
+    boot_id: str | None,
+) -> None:  # fmt: skip
+    slurm.shows("RUNNING")
+    manifest = make_job(config.run_dir / "jobs" / "42", boot_id=boot_id).parent / "manifest"
+    if boot_id is None:
+        manifest.write_text(manifest.read_text().replace("boot_id=None\n", ""))
+    (config.run_dir / "prom" / "42.prom").write_text("x")
     sweeper.run_pass()
-    assert (jobs(config), ended(config)) == (["43"], ["42"])
-    assert names(config.run_dir / "prom") == ["43.prom"]
-    assert tally.swept == 1
+    assert (jobs(config), names(config.run_dir / "prom")) == (["42"], ["42.prom"])
+    clock.ahead_s += 7200
+    answers(sweeper, tally, 1)
+    assert (jobs(config), tally.answers, tally.swept) == (["42"], {"alive": 1}, 0)
 
 
-@pytest.mark.parametrize(("boot_id", "node"), [("", "n1"), ("x", "../n")])
-def test_a_boot_that_is_not_known_ends_nothing(
-    config: Config, sweeper: Sweeper, boot_id: str, node: str
+def test_what_an_earlier_boot_left_on_a_disk_is_ended_by_slurms_word_and_unpublished(
+    config: Config, sweeper: Sweeper, tally: Tally, slurm: Scontrol, clock: Clock
 ) -> None:
-    make_job(config.run_dir / "jobs" / "42", boot_id=boot_id, node=node)
+    slurm.shows("NODE_FAIL")
+    raw = make_job(config.run_dir / "jobs" / "42", boot_id="another")
+    write_box(raw, "0_1", BoxOf(state=1))
+    (config.run_dir / "prom" / "42.prom").write_text("x")
     sweeper.run_pass()
-    assert jobs(config) == ["42"]
+    clock.ahead_s += 900
+    answers(sweeper, tally, 1)
+    assert (jobs(config), ended(config), tally.swept) == ([], ["42"], 1)
+    assert names(config.run_dir / "prom") == []
 
 
 # Asking Slurm.
@@ -219,10 +228,11 @@ def test_what_a_prolog_makes_in_the_last_moment_is_put_back(config: Config) -> N
 
 
 def test_what_a_prolog_makes_anew_before_that_keeps_its_place_and_it_is_said(
-    config: Config, sweeper: Sweeper, tally: Tally, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    config: Config, slurm: Scontrol, waited: Callable[[], None], tally: Tally,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    make_job(config.run_dir / "jobs" / "42", boot_id="another")
+    slurm.says(UNKNOWN)
+    make_job(config.run_dir / "jobs" / "42")
     real = os.rename
 
     def late(old: str, new: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
@@ -234,7 +244,7 @@ def test_what_a_prolog_makes_anew_before_that_keeps_its_place_and_it_is_said(
             make_job(config.run_dir / old, restart=2)
 
     monkeypatch.setattr(os, "rename", late)
-    sweeper.run_pass()
+    waited()
     assert "restart=2\n" in (config.run_dir / "jobs" / "42" / "manifest").read_text()
     assert (ended(config), tally.swept) == (["42", "42"], 1)
     why = "another attempt's directory was moved and cannot be moved back: ended/42."
@@ -260,12 +270,14 @@ def test_a_directory_without_a_manifest_is_asked_for_after_an_hour(
 
 
 def test_a_manifest_of_another_job_is_as_none(
-    config: Config, slurm: Scontrol, sweeper: Sweeper
+    config: Config, slurm: Scontrol, sweeper: Sweeper, clock: Clock
 ) -> None:
     slurm.says(UNKNOWN)
-    make_job(config.run_dir / "jobs" / "42", 41, boot_id="another")
+    make_job(config.run_dir / "jobs" / "42", 41)
     sweeper.run_pass()
-    assert jobs(config) == ["42"]
+    clock.ahead_s += 3500
+    sweeper.run_pass()
+    assert slurm.asked() == [], "only after an hour, as about a directory without one"
 
 
 def test_what_is_no_jobs_directory_is_left_alone(config: Config, sweeper: Sweeper) -> None:
@@ -308,10 +320,21 @@ def test_a_step_of_the_clock_asks_no_earlier_and_no_later(
 # The agent.
 
 
-def test_the_agent_collects_an_orphan_and_counts_it(config: Config) -> None:
-    make_job(config.run_dir / "jobs" / "42", boot_id="another")
+def test_the_agent_collects_an_orphan_and_counts_it(
+    config: Config, slurm: Scontrol, clock: Clock
+) -> None:
+    slurm.says(UNKNOWN)
+    make_job(config.run_dir / "jobs" / "42")
     run_fd = os.open(config.run_dir, os.O_RDONLY)
     one = Agent(config, run_fd)
+    one.run_pass(10)
+    clock.ahead_s += 900
+
+    def collected() -> bool:
+        one.run_pass(10)
+        return jobs(config) + ended(config) == []
+
+    wait_until(collected, 10, "the job is collected", 0.01)
     one.run_pass(10)
     own = (config.run_dir / "prom" / "nccl_inspector_agent.prom").read_text()
     one.close()

@@ -13,7 +13,7 @@ from nccl_inspector.agent.nvidia import files as vendorfiles
 from nccl_inspector.agent.nvidia.file import gpu_label, parse_vendor
 from nccl_inspector.agent.publish import Publisher
 from tests.support.boxes import names, write_user_file
-from tests.support.nvidia_files import FILE, RATE, UUID, Clock, Writer, bucket, passes
+from tests.support.nvidia_files import FILE, RATE, UUID, Clock, Writer, bucket, passes, totals
 from tests.support.publishing import published
 
 
@@ -53,9 +53,8 @@ def test_nothing_of_a_dump_is_lost_but_what_the_manifest_knows_better() -> None:
     )
     identity = {"slurm_job_id": "4712", "node": "n1", "cluster": "c", "slurm_nodelist": "n[1-2]"}
     put = {**identity, "gpu": gpu_label(UUID)}
-    kept = [
-        one for bucket_ in parse_vendor(dump.encode(), UUID, identity) for one in bucket_.series
-    ]
+    buckets = parse_vendor(dump.encode(), UUID, identity).buckets
+    kept = [one for bucket_ in buckets for one in bucket_.series]
     assert len(kept) == len(dump.splitlines())
     for line, series in zip(dump.splitlines(), kept, strict=True):
         name, words, value = re.fullmatch(r"(.*){(.*)} (.*)", line).groups()  # type: ignore[union-attr]
@@ -66,6 +65,33 @@ def test_nothing_of_a_dump_is_lost_but_what_the_manifest_knows_better() -> None:
         assert {label: shown[label] for label in told} == {
             label: put.get(label, word) for label, word in told.items()
         }
+
+
+def test_with_its_totals_a_dump_is_published_and_tells_what_was_dropped(
+    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, tally: Tally
+) -> None:
+    writer.dump(bucket(), bucket("1-2MB", p2p=True), totals(400, 12, 30, 3))
+    passes(agent, clock)
+    text = published(run_dir)
+    assert text.count(f"\n{RATE}") == text.count("\nnccl_p2p_bus_bandwidth_gbs") == 1
+    who = 'cluster="c1",slurm_job_id="42",node="n1",gpu="GPU-1a2b3c4d",process=""'
+    dropped = f'\nnccl_inspector_events_dropped_total{{{who},reason="overwritten"}} 15\n'
+    assert dropped in text
+    assert dict(tally.rejected) == {}
+    writer.dump(totals(500, 12, 30, 3))  # what a GPU of which nothing completed since then writes
+    passes(agent, clock)
+    assert f"\n{RATE}" not in published(run_dir)
+    assert dropped in published(run_dir)
+
+
+def test_a_series_of_another_release_is_left_out_alone(
+    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, tally: Tally
+) -> None:
+    writer.dump('nccl_new{gpu="GPU0"} 1\n', bucket(), "nccl_newer{} 1e9\n", totals())
+    passes(agent, clock)
+    assert f"\n{RATE}" in published(run_dir)
+    assert "nccl_new" not in published(run_dir)
+    assert dict(tally.rejected) == {}
 
 
 def test_two_looks_within_200_ms_are_one(
@@ -161,6 +187,13 @@ BAD = {
     "one of ours": (bucket().replace(RATE, "nccl_collective_operations_total"), "torn"),
     "not a number": (bucket(rate="-nan"), "not_finite"),
     "a timestamp": (bucket(time="20 1700000000000"), "timestamp"),
+    "half of the totals": (bucket() + totals().rpartition("nccl_p2p_dropped")[0], "torn"),
+    "totals twice": (bucket() + totals() + totals(), "duplicate_series"),
+    "a total that is no count": (bucket() + totals().replace("400", "4.5"), "bad_number"),
+    "a total below 0": (bucket() + totals().replace("400", "-1"), "negative"),
+    "a total with a rank": (totals().replace('gpu="GPU0"', 'gpu="GPU0",rank="0"'), "unknown_label"),
+    "another series that is no number": (bucket() + 'nccl_new{gpu="GPU0"} x\n', "bad_number"),
+    "another series cut short": (bucket() + 'nccl_new{gpu="GP\n', "torn"),
     "601 series": ("".join(bucket(f"{n}-{n + 1}B") for n in range(301)), "too_many_series"),
 }
 

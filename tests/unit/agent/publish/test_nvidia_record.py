@@ -21,7 +21,7 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.kind_labels import LabelledComm, LabelledKind
 from nccl_inspector.summary.vendor_means import Spread, VendorMeans
 from tests.support.boxes import give, names, write_user_file
-from tests.support.nvidia_files import FILE, RATE, UUID, Clock, Writer, bucket, passes
+from tests.support.nvidia_files import FILE, RATE, UUID, Clock, Writer, bucket, passes, totals
 from tests.support.publishing import publisher
 
 WORLD = LabelledComm("", "unknown", 16, 2)
@@ -254,6 +254,43 @@ def test_a_job_without_its_files_has_no_record(
 
 def some(text: str) -> Any:
     return parse_vendor(text.encode(), UUID, {})
+
+
+def test_operations_that_the_plugin_dropped_are_said_once_with_their_highest_number() -> None:
+    record = VendorRecord()
+    for at, (operations, dropped) in enumerate(((100, 3), (400, 12), (50, 1))):
+        record.add(UUID, (at, 0, 0), 5, some(bucket() + totals(operations, dropped, 0, 0)))
+    record.add("GPU-2", (0, 0, 0), 5, some(totals(20, 0, 10, 2)))
+    line = (
+        "NVIDIA's plugin dropped 14 of 430 operations or more before it wrote them: "
+        "the means lack these"
+    )
+    for one in (record, VendorRecord.decode(record.encode())):
+        assert one.means().problems == (line,)
+        assert [row.dumps for row in one.means().rows] == [3]
+
+
+def test_nothing_is_said_of_totals_without_a_loss() -> None:
+    record = VendorRecord()
+    record.add(UUID, (0, 0, 0), 5, some(bucket() + totals(400, 0, 30, 0)))
+    assert (record.means().problems, record.means().refused) == ((), {})
+
+
+def test_series_of_another_release_are_counted() -> None:
+    record = VendorRecord()
+    record.add(UUID, (0, 0, 0), 5, some('nccl_new{gpu="GPU0"} 1\n' + bucket()))
+    assert record.means().refused == {"unknown_metric": 1}
+
+
+def test_the_record_of_an_earlier_agent_is_read_and_an_invalid_total_is_not() -> None:
+    record = VendorRecord()
+    record.add(UUID, (0, 0, 0), 5, some(bucket() + totals()))
+    words = json.loads(record.encode())
+    del words["totals"]
+    assert VendorRecord.decode(json.dumps(words).encode()).means().rows == record.means().rows
+    for bad in ({UUID: [1]}, {UUID: [1, -2]}, {UUID: [1, "2"]}, [1]):
+        with pytest.raises(RefusedError):
+            VendorRecord.decode(json.dumps(words | {"totals": bad}).encode())
 
 
 def test_too_many_kinds_are_counted_and_the_first_ones_stay(

@@ -114,7 +114,7 @@ def test_a_group_that_does_not_exist_is_an_error_and_nothing_is_published(config
 def test_the_http_endpoint_reads_a_closed_directory(config: Config) -> None:
     run_agent(config, once=True)
     run_fd = os.open(config.run_dir, os.O_RDONLY)
-    one = Endpoint(free_address(), run_fd, {"cluster": "", "node": "n1"})
+    one = Endpoint(free_address(), run_fd, {"cluster": "", "node": "n1"}, 120)
     try:
         with urllib.request.urlopen(f"http://{one.address}/metrics", timeout=5) as answer:
             assert GAUGE.encode() in answer.read()
