@@ -4,11 +4,12 @@
 import os
 import pwd
 import time
+from pathlib import Path
 
 from nccl_inspector.controller.queue import DROPPED, FAILED, QUEUE, STATE
 from nccl_inspector.controller.status import ServiceStatus, read_status
 from nccl_inspector.doctor.facts import CannotTell, Controller, Fact, Slurm
-from nccl_inspector.doctor.files import file_facts
+from nccl_inspector.doctor.files import file_facts, read_text
 from nccl_inspector.doctor.read_node import read_unit
 from nccl_inspector.doctor.read_plugin import entries, read_script
 from nccl_inspector.doctor.read_slurm import daemon_uid
@@ -17,6 +18,7 @@ from nccl_inspector.settings.config import Config
 
 EPILOG = "nccl-inspector-epilogctld"
 SERVICE, TIMER = "nccl-inspector-controller.service", "nccl-inspector-reports.timer"
+_SCRIPT_BYTES = 1 << 16
 FOLDERS = (QUEUE, DROPPED, STATE, FAILED)
 
 
@@ -35,9 +37,17 @@ def _account_groups(name: str) -> tuple[int, ...]:
         return ()
 
 
+def _runs_ours(entry: str) -> bool:
+    """Tell whether an entry is our hook, or a script of the site that names it."""
+    try:
+        return EPILOG in entry or EPILOG in read_text(Path(entry), _SCRIPT_BYTES)
+    except OSError:
+        return False
+
+
 def read_controller(config: Config, slurm: Slurm, wanted: bool) -> Controller:
     """Return the state of the service; `wanted`: it should be here, even if no part of it is."""
-    named = [one for one in entries(slurm.config, "EpilogSlurmctld") if EPILOG in one]
+    named = [one for one in entries(slurm.config, "EpilogSlurmctld") if _runs_ours(one)]
     folders = {name: file_facts(config.controller_dir / name) for name in FOLDERS}
     unit, timer = read_unit(SERVICE), read_unit(TIMER)
     enabled = any(one and one.enabled == "enabled" for one in (unit, timer))

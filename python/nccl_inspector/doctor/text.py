@@ -7,6 +7,7 @@ from typing import Any
 
 from nccl_inspector.doctor.check import Check, Outcome, Result
 from nccl_inspector.doctor.examine import Examination, is_root
+from nccl_inspector.doctor.facts import CannotTell
 from nccl_inspector.model.wording import number
 from nccl_inspector.render.text_layout import Item, Paint, join, paragraph
 
@@ -53,7 +54,7 @@ def render(examination: Examination, columns: int) -> str:
     if not found and not unknown:
         return f"{ALL_WELL}\n"
     blocks: list[list[Item]] = [*map(_found, found), *_unknown(unknown)]
-    blocks.append([paragraph("", _sum(examination))])
+    blocks.append([*_seen_words(examination), paragraph("", _sum(examination))])
     return join(blocks, columns, colour=False)
 
 
@@ -71,12 +72,45 @@ def render_list(checks: Sequence[Check], columns: int) -> str:
     return join(blocks, columns, colour=False)
 
 
+def _seen(examination: Examination) -> dict[str, Any] | None:
+    """Return which libraries the processes of a job have loaded; None: no job was looked at."""
+    job = examination.facts.job
+    if isinstance(job, CannotTell):
+        return None
+    boxes = () if isinstance(job.boxes, CannotTell) else job.boxes
+    return {
+        "job_id": job.job_id,
+        "processes": [
+            {"pid": one.pid, "nccl": one.nccl, "rccl": one.rccl, "profiler": one.profiler}
+            for one in job.processes
+        ],
+        "boxes": [{"process": one.name, "nccl": one.nccl} for one in boxes],
+    }
+
+
+def _seen_words(examination: Examination) -> list[Item]:
+    seen = _seen(examination)
+    if seen is None:
+        return []
+    loaded = {
+        f"{library} and {'our' if one['profiler'] else 'no'} plugin"
+        for one in seen["processes"]
+        if (library := one["nccl"] or one["rccl"])
+    }
+    measured = {one["nccl"] for one in seen["boxes"]}
+    words = [number(len(seen["processes"]), "process"), *sorted(loaded)]
+    if measured:
+        words.append(f"{len(seen['boxes'])} measured with {' and '.join(sorted(measured))}")
+    return [paragraph("seen: ", "; ".join(words), indent=2)]
+
+
 def as_json(examination: Examination) -> dict[str, Any]:
     """Return the results for programs."""
     return {
         "format": FORMAT,
         "roles": list(examination.roles),
         "well": examination.exit_code == 0,
+        "job": _seen(examination),
         "checks": [
             {
                 "id": one.check.id,

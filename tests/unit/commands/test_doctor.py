@@ -64,6 +64,7 @@ def test_the_json_has_every_check_that_fits(conf: Path) -> None:
     found = json.loads(done.stdout)
     assert found["roles"] == ["job"]
     assert not found["well"]
+    assert found["job"] == {"job_id": 999_999_001, "processes": [], "boxes": []}
     wanted = [one.id for one in CHECKS if "job" in one.roles]
     assert [one["id"] for one in found["checks"]] == wanted
 

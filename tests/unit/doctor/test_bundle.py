@@ -27,7 +27,7 @@ def examined(facts: Facts) -> Examination:
     return Examination((Role.NODE,), facts, tuple(run_check(one, facts) for one in CHECKS))
 
 
-def unwell() -> Facts:
+def with_names() -> Facts:
     """Faults whose evidence names a user, a program or a reason."""
     facts = healthy()
     settings = replace(facts.settings, values=parse_config(CONF, "test"))
@@ -36,11 +36,12 @@ def unwell() -> Facts:
     own = environment(NCCL_PROFILER_PLUGIN="/home/alice/secret-project.so")
     facts = changed(facts, "job.processes.0.environ", own)
     denial = 'avc: denied { read } for pid=7 comm="secret-project" name="alice" auid=1000'
-    return changed(facts, "security.denials", (denial,))
+    named: Facts = changed(facts, "security.denials", (denial,))
+    return named
 
 
 def test_nothing_in_it_names_a_user_or_what_a_user_named() -> None:
-    files = bundle_files(examined(unwell()))
+    files = bundle_files(examined(with_names()))
     text = "\n".join(files.values())
     assert "alice" not in text
     assert "secret-project" not in text
@@ -56,7 +57,7 @@ def test_names_of_accounts_are_replaced_wherever_they_stand() -> None:
 
 
 def test_it_has_the_checks_the_versions_and_our_settings() -> None:
-    files = bundle_files(examined(unwell()))
+    files = bundle_files(examined(with_names()))
     assert set(files) == {
         "README.txt", "doctor.json", "versions.json", "settings.json", "units.json"
     }  # fmt: skip

@@ -229,7 +229,7 @@ def test_ids_are_unique() -> None:
 
 @pytest.mark.parametrize("name", [one.name for one in fields(Facts) if one.name != "settings"])
 def test_a_fact_that_is_not_known_is_told_and_is_no_fault(name: str) -> None:
-    facts = replace(healthy(), **{name: CannotTell("no answer in 12 s")})
+    facts: Facts = changed(healthy(), name, CannotTell("no answer in 12 s"))
     assert found(facts) == set()
     text = shown(facts)
     assert "cannot tell: no answer in 12 s" in text
@@ -308,3 +308,8 @@ def test_a_process_without_the_variables_beside_others_with_them_is_found_if_it_
     other = replace(process, pid=4713, environ=_WITHOUT)
     facts = changed(facts, "job.processes", (process, other))
     assert "job-no-variables" in found(facts)
+
+
+def test_a_fault_of_a_job_comes_with_the_libraries_that_were_seen() -> None:
+    text = " ".join(shown(planted({"job.disabled": True})).split())
+    assert "seen: 1 process; /usr/lib/libnccl.so.2.28.3 and our plugin; 1 measured with" in text

@@ -19,7 +19,7 @@ from nccl_inspector.doctor.read_monitoring import (
 )
 from nccl_inspector.settings.config import Config, parse_config
 
-LAST_PASS = "nccl_inspector_agent_last_pass_timestamp_seconds"
+SERIES = "nccl_inspector_agent_last_pass_timestamp_seconds"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_directory_may_be_given_twice_and_with_a_blank() -> None:
 
 
 def test_the_newest_pass_counts() -> None:
-    text = f'# HELP x\n{LAST_PASS}{{node="a"}} 100\n{LAST_PASS}{{node="b"}} 1.5e+02\n'
+    text = f'# HELP x\n{SERIES}{{node="a"}} 100\n{SERIES}{{node="b"}} 1.5e+02\n'
     assert parse_page("u", text, 160.0) == Page("u", 10.0, scrape_error=False)
     assert parse_page("u", "node_textfile_scrape_error 1\n", 1.0) == Page("u", None, True)
 
@@ -52,7 +52,7 @@ class _Answer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(f"{LAST_PASS} {time.time()}\n".encode())
+        self.wfile.write(f"{SERIES} {time.time()}\n".encode())
 
     def log_message(self, *_: object) -> None:
         pass
