@@ -8,7 +8,7 @@ from typing import Any
 
 from nccl_inspector.agent.status import Fill, NodeStatus
 from nccl_inspector.controller.status import ServiceStatus
-from nccl_inspector.doctor.checks_job import MARKER, fnv1a
+from nccl_inspector.doctor.checks_job_environment import MARKER, fnv1a
 from nccl_inspector.doctor.elf import Elf
 from nccl_inspector.doctor.facts import (
     Agent,

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a job on this node: its directory, its variables, the libraries in its processes."""
-
-from collections.abc import Iterable, Sequence
+"""Checks of a job on this node: its directory, its libraries, its boxes."""
 
 from nccl_inspector.doctor.check import Check, Role
 from nccl_inspector.doctor.facts import (
@@ -10,7 +8,6 @@ from nccl_inspector.doctor.facts import (
     Facts,
     Job,
     JobBox,
-    JobProcess,
     known,
 )
 from nccl_inspector.doctor.nccl import (
@@ -20,48 +17,11 @@ from nccl_inspector.doctor.nccl import (
     problem_of,
     version_words,
 )
+from nccl_inspector.doctor.process_words import few, pids
 from nccl_inspector.model.process import DENIED, DISABLED, MEASURING, RCCL, UNTIMED
 
-MARKER = "NCCL_INSPECTOR_SET_BY_SLURM"
 EVENTS_MIN, EVENTS_S = 100, 60.0
 _JOB = frozenset({Role.JOB})
-_SHOWN = 4
-
-
-def fnv1a(value: str) -> str:
-    """Return the hash that the SPANK plugin writes into the marker: FNV-1a, 64 bits."""
-    found = 0xCBF29CE484222325
-    for byte in value.encode("utf-8", "surrogateescape"):
-        found = (found ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
-    return f"{found:016x}"
-
-
-def marked(process: JobProcess) -> dict[str, str]:
-    """Return the hash of each variable that SPANK set in the step of a process."""
-    words = process.environ.get(MARKER, "").split(" ")[1:]
-    return dict(word.split(":", 1) for word in words if ":" in word)
-
-
-def is_ours(process: JobProcess, name: str) -> bool:
-    """Tell whether a variable still has the value that SPANK gave it."""
-    value = process.environ.get(name)
-    return value is not None and marked(process).get(name) == fnv1a(value)
-
-
-def _few(words: Iterable[object]) -> str:
-    found = [str(word) for word in words]
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(found[:_SHOWN]) + more
-
-
-def _pids(processes: Sequence[JobProcess]) -> str:
-    return f"pid {_few(one.pid for one in processes)}"
-
-
-def _processes(job: Job) -> tuple[JobProcess, ...]:
-    if not job.processes:
-        raise CannotTellError("no process of the job can be seen by you here")
-    return job.processes
 
 
 def _boxes(job: Job) -> tuple[JobBox, ...]:
@@ -80,94 +40,23 @@ def _manifest(facts: Facts) -> str:
     return f"{job.directory.path}/manifest: {job.manifest_refused}" if job.manifest_refused else ""
 
 
-def _no_variables(facts: Facts) -> str:
-    processes = _processes(known(facts.job))
-    without = [one for one in processes if PROFILER not in one.environ]
-    if len(without) < len(processes):
-        loaded = [one for one in without if one.nccl]
-        return f"{_pids(loaded)} use NCCL without {PROFILER}" if loaded else ""
-    return f"{PROFILER} is not set in any of {len(processes)} processes"
-
-
-def _overridden(facts: Facts) -> str:
-    """Return which processes have another profiler than the one that the site sets."""
-    found = [
-        one
-        for one in known(facts.job).processes
-        if PROFILER in one.environ and not is_ours(one, PROFILER) and not one.image_sets
-    ]
-    if not found:
-        return ""
-    return f"{_pids(found)}: {PROFILER}={found[0].environ[PROFILER]}"
-
-
-def _of_image(facts: Facts) -> str:
-    found = [
-        one
-        for one in known(facts.job).processes
-        if one.image_sets and not (PROFILER in one.environ and is_ours(one, PROFILER))
-    ]
-    if not found:
-        return ""
-    value = found[0].environ.get(PROFILER, "")
-    return f"{_pids(found)}: {_few(found[0].image_sets)} of the image set {PROFILER}={value}"
-
-
-def _others_overridden(facts: Facts) -> str:
-    found = [
-        (one, sorted(name for name in marked(one) if name != PROFILER and not is_ours(one, name)))
-        for one in known(facts.job).processes
-    ]
-    changed = [(one, names) for one, names in found if names]
-    if not changed:
-        return ""
-    return f"{_pids([one for one, _ in changed])}: {_few(changed[0][1])}"
-
-
-def _conf_file(facts: Facts) -> str:
-    found = []
-    for one in known(facts.job).processes:
-        lines = [
-            line for line in one.conf_lines if line.partition("=")[0].strip() not in one.environ
-        ]
-        if lines:
-            found.append(f"pid {one.pid}: {_few(lines)}")
-    return "; ".join(found[:_SHOWN])
-
-
-def _unread_conf_file(facts: Facts) -> str:
-    """Return who has a file of its own, if it has no lines that matter or may not be read."""
-    named = [one for one in known(facts.job).processes if "NCCL_CONF_FILE" in one.environ]
-    if not named or any(one.conf_lines for one in named):
-        return ""
-    return (
-        f"{_pids(named)}: NCCL_CONF_FILE={named[0].environ['NCCL_CONF_FILE']}; NCCL reads it in "
-        "place of ~/.nccl.conf"
-    )
-
-
-def _ras_off(facts: Facts) -> str:
-    found = [one for one in known(facts.job).processes if one.environ.get("NCCL_RAS_ENABLE") == "0"]
-    return f"{_pids(found)}: NCCL_RAS_ENABLE=0" if found else ""
-
-
 def _no_raw(facts: Facts) -> str:
     job = known(facts.job)
     if job.directory.problem:
         return ""
     hidden = [one for one in job.processes if not one.sees_raw]
-    return f"{_pids(hidden)} cannot see {job.directory.path}/raw" if hidden else ""
+    return f"{pids(hidden)} cannot see {job.directory.path}/raw" if hidden else ""
 
 
 def _unwritable(facts: Facts) -> str:
     job = known(facts.job)
     shut = [one for one in job.processes if one.sees_raw and not one.writes_raw]
-    return f"{_pids(shut)} cannot write into {job.directory.path}/raw" if shut else ""
+    return f"{pids(shut)} cannot write into {job.directory.path}/raw" if shut else ""
 
 
 def _no_plugin_file(facts: Facts) -> str:
     blind = [one for one in known(facts.job).processes if not one.sees_profiler]
-    return f"{_pids(blind)} cannot see {blind[0].environ.get(PROFILER)}" if blind else ""
+    return f"{pids(blind)} cannot see {blind[0].environ.get(PROFILER)}" if blind else ""
 
 
 def _old_or_denied(facts: Facts) -> str:
@@ -188,7 +77,7 @@ def _opens_no_path(facts: Facts) -> str:
         for one in known(facts.job).processes
         if one.nccl_version == OPENS_NO_PATH and "/" in one.environ.get(PROFILER, "")
     ]
-    return f"{_pids(found)}: {version_words(OPENS_NO_PATH)}" if found else ""
+    return f"{pids(found)}: {version_words(OPENS_NO_PATH)}" if found else ""
 
 
 def _rccl(facts: Facts) -> str:
@@ -197,8 +86,8 @@ def _rccl(facts: Facts) -> str:
     boxes = () if isinstance(job.boxes, CannotTell) else job.boxes
     silent = [box.name for box in boxes if box.silent == RCCL]
     if loaded:
-        return f"{_pids(loaded)}: {loaded[0].rccl}"
-    return f"process {_few(silent)}" if silent else ""
+        return f"{pids(loaded)}: {loaded[0].rccl}"
+    return f"process {few(silent)}" if silent else ""
 
 
 def _not_loaded(facts: Facts) -> str:
@@ -210,7 +99,7 @@ def _not_loaded(facts: Facts) -> str:
     with_nccl = [one for one in job.processes if one.nccl]
     without = [one for one in with_nccl if not one.profiler]
     if without:
-        return f"{_pids(without)} loaded {without[0].nccl} and not the profiler plugin"
+        return f"{pids(without)} loaded {without[0].nccl} and not the profiler plugin"
     if not measured and not with_nccl:
         raise CannotTellError("no process of the job that you can see has loaded NCCL yet")
     return ""
@@ -236,7 +125,7 @@ def _no_events(facts: Facts) -> str:
     ]
     if not silent:
         return ""
-    return f"process {_few(box.name for box in silent)}: {silent[0].enqueued} calls, no event"
+    return f"process {few(box.name for box in silent)}: {silent[0].enqueued} calls, no event"
 
 
 def _no_times(facts: Facts) -> str:
@@ -275,72 +164,6 @@ CHECKS = (
         mend="Most often the tmpfs was full: see the job's node.",
         page="troubleshoot.md#step-2-did-the-prolog-make-the-directory",
         judge=_manifest,
-    ),
-    Check(
-        id="job-no-variables",
-        roles=_JOB,
-        looks_at="the environment of the job's processes",
-        meaning="The step was not to be measured, or a launcher did not hand the variables on.",
-        mend="Ask for it: srun --nccl-inspector=report. With mpirun or env -i hand on NCCL_*.",
-        page="troubleshoot.md#step-1-was-the-job-measured",
-        judge=_no_variables,
-    ),
-    Check(
-        id="job-other-profiler",
-        roles=_JOB,
-        looks_at="NCCL_PROFILER_PLUGIN of these processes, against what Slurm set",
-        meaning="The job's own profiler wins, and ours is not loaded.",
-        mend="Unset NCCL_PROFILER_PLUGIN in the job.",
-        page="troubleshoot.md#step-1-was-the-job-measured",
-        judge=_overridden,
-    ),
-    Check(
-        id="job-profiler-of-image",
-        roles=_JOB,
-        looks_at="the files of the container in which images keep their variables",
-        meaning="The image sets NCCL_PROFILER_PLUGIN, which wins: ours is not loaded.",
-        mend="Make the runtime keep the host's value: srun --container-env=NCCL_PROFILER_PLUGIN "
-        "with Pyxis, APPTAINERENV_NCCL_PROFILER_PLUGIN with Apptainer.",
-        page="containers.md#environment-variables",
-        judge=_of_image,
-    ),
-    Check(
-        id="job-variables-changed",
-        roles=_JOB,
-        looks_at="all other variables that Slurm set, by the hashes in its marker",
-        meaning="The job or its image gave these variables values of its own, or took them away. "
-        "Measuring follows those values.",
-        mend="Unset them in the job, if that was not meant.",
-        page="internals/hooks.md#environment-of-a-task",
-        judge=_others_overridden,
-    ),
-    Check(
-        id="job-nccl-conf",
-        roles=_JOB,
-        looks_at="~/.nccl.conf or NCCL_CONF_FILE, and /etc/nccl.conf, as the job's user",
-        meaning="NCCL takes these values, because the environment has none.",
-        mend="Take the lines out, if that was not meant.",
-        page="troubleshoot.md#ask-the-doctor",
-        judge=_conf_file,
-    ),
-    Check(
-        id="job-nccl-conf-file",
-        roles=_JOB,
-        looks_at="the variable NCCL_CONF_FILE",
-        meaning="NCCL reads this file in place of the user's ~/.nccl.conf. Variables of the "
-        "environment win over it.",
-        mend="If variables are missing in the job, look into that file.",
-        page="troubleshoot.md#ask-the-doctor",
-        judge=_unread_conf_file,
-    ),
-    Check(
-        id="job-ras-off",
-        roles=_JOB,
-        looks_at="the variable NCCL_RAS_ENABLE",
-        meaning="Measuring goes on. But ncclras cannot be asked when the job hangs.",
-        mend="Unset NCCL_RAS_ENABLE, unless two jobs on the node need one port.",
-        page="troubleshoot.md#ask-the-doctor",
-        judge=_ras_off,
     ),
     Check(
         id="job-raw-hidden",

@@ -8,7 +8,9 @@ from nccl_inspector.doctor.facts import Controller, Facts, FileFacts, Storage, k
 STATUS_MAX_S = 300.0
 _COLLECTING = frozenset({Role.NODE, Role.CONTROLLER})
 _CONTROLLER = frozenset({Role.CONTROLLER})
-_RWX, _WX, _RX, _X = 7, 3, 5, 1
+_RWX, _WX, _X = 7, 3, 1
+# A unit that is not enabled may be replaced by one of the site's own.
+_DOWN = {("failed", "enabled"), ("failed", "disabled"), ("inactive", "enabled")}
 
 
 def _no_account(facts: Facts) -> str:
@@ -114,8 +116,9 @@ def _service_gone(facts: Facts) -> str:
         return ""
     if service.timer and service.timer.active == "active":
         return ""
-    if service.unit and service.unit.active in ("failed", "inactive"):
-        return f"{service.unit.name} is {service.unit.active}"
+    unit = service.unit
+    if unit and (unit.active, unit.enabled) in _DOWN:
+        return f"{unit.name} is {unit.enabled} and {unit.active}"
     known(service.service)
     return f"its last status is {service.age_s:.0f} s old" if service.age_s > STATUS_MAX_S else ""
 

@@ -99,7 +99,7 @@ def read_monitoring(config: Config, daemons: tuple[Running, ...]) -> Monitoring:
     prom = config.run_dir / "prom"
     running = nearest(daemons, *EXPORTERS)[:_EXPORTERS_MAX]
     exporters = tuple(_exporter(one, prom) for one in running)
-    urls = [one.url for one in exporters if str(prom) in one.directories]
+    urls = [one.url for one in exporters]
     if config.listen:
         urls = [page_url({_LISTEN: [config.listen]})]
     pages: list[Fact[Page]] = [

@@ -43,7 +43,7 @@ def _said(program: Path | str, *words: str) -> str:
     """
     said = ask(Path(program), *words, seconds=COMMAND_S)
     if said.status:
-        raise CannotTellError(f"{Path(program).name} {' '.join(words)}: {said.words}")
+        raise CannotTellError(f"{' '.join((Path(program).name, *words))}: {said.words}")
     return said.output
 
 

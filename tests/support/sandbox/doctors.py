@@ -18,13 +18,13 @@ def command(machine: Machine) -> list[str]:
 def doctor(machine: Machine, *words: str) -> tuple[int, str]:
     """Its exit status and what it printed, one blank between two words."""
     done = machine.run([*command(machine), "doctor", *words], env=ENV)
-    assert done.stderr == ""
+    assert not done.stderr, done.stderr
     return done.returncode, " ".join(done.stdout.split())
 
 
 def found(machine: Machine, *words: str) -> dict[str, str]:
     """What it does not find well: the evidence by the check's id."""
     done = machine.run([*command(machine), "doctor", "--json", *words], env=ENV)
-    assert done.stderr == ""
+    assert not done.stderr, done.stderr
     checks = json.loads(done.stdout)["checks"]
     return {one["id"]: one["evidence"] for one in checks if one["outcome"] != "well"}
