@@ -45,15 +45,21 @@ def _settings(conf: Path | None, run_dir: Path | None) -> Settings:
 
 
 def _examine(
-    settings: Settings, roles: tuple[str, ...], job: str | None, image: Path | None
+    settings: Settings,
+    roles: tuple[str, ...],
+    prometheus: str,
+    job: str | None,
+    image: Path | None,
 ) -> Examination:
+    if prometheus and (job is not None or image is not None):
+        raise click.UsageError("--prometheus is for a host.")
     if (job is not None) + (image is not None) + bool(roles) > 1:
         raise click.UsageError("Give one of --job, --image and --role.")
     if job is not None:
         return examine_job(settings, _job_id(job))
     if image is not None:
         return examine_image(settings, image)
-    return examine_host(settings, {Role(one) for one in roles})
+    return examine_host(settings, {Role(one) for one in roles}, prometheus)
 
 
 @click.command()
@@ -65,6 +71,12 @@ def _examine(
     multiple=True,
     type=click.Choice([str(one) for one in _HOSTS]),
     help="Look at this host as such a one, whatever it looks like; may be repeated.",
+)
+@click.option(
+    "--prometheus",
+    metavar="URL",
+    default="",
+    help="Also ask this Prometheus whether it has the series of this node.",
 )
 @click.option(
     "--job",
@@ -93,6 +105,7 @@ def doctor(
     conf: Path | None,
     run_dir: Path | None,
     roles: tuple[str, ...],
+    prometheus: str,
     job: str | None,
     image: Path | None,
     as_json: bool,
@@ -111,7 +124,7 @@ def doctor(
     if listing:
         click.echo(render_list(CHECKS, columns), nl=False)
         return
-    examination = _examine(_settings(conf, run_dir), roles, job, image)
+    examination = _examine(_settings(conf, run_dir), roles, prometheus, job, image)
     text = json_text(examination) if as_json else render(examination, columns)
     click.echo(text, nl=False)
     if bundle is not None:

@@ -12,6 +12,7 @@ from nccl_inspector.doctor.facts import (
     known,
 )
 
+SCRAPED_S = 180.0  # longer than any usual interval of scrapes
 _NODE = frozenset({Role.NODE})
 _WITHOUT_SERIES = ("report", "json")
 
@@ -100,6 +101,17 @@ def _scrape_error(facts: Facts) -> str:
     )
 
 
+def _not_scraped(facts: Facts) -> str:
+    scrape = known(facts.scrape)
+    if scrape is None or known(facts.agent).status.agent_pid is None:
+        return ""
+    if scrape.last_pass_age_s is None:
+        return f"{scrape.url} has no series of the agent on {scrape.node}"
+    if scrape.last_pass_age_s <= SCRAPED_S:
+        return ""
+    return f"the agent's last pass in {scrape.url} is {scrape.last_pass_age_s:.0f} s old"
+
+
 CHECKS = (
     Check(
         id="prom-group",
@@ -155,5 +167,15 @@ CHECKS = (
         mend="Its log names the file.",
         page="troubleshoot.md#no-series-in-prometheus",
         judge=_scrape_error,
+    ),
+    Check(
+        id="prometheus-scrape",
+        roles=_NODE,
+        looks_at="the series of this node's agent in the Prometheus that --prometheus names",
+        meaning="Prometheus does not scrape this node, or drops our series.",
+        mend="Add the node to the targets: nccl-inspector setup monitoring --nodes. Look at "
+        "metric_relabel_configs, and at renamed labels.",
+        page="troubleshoot.md#no-series-in-prometheus",
+        judge=_not_scraped,
     ),
 )

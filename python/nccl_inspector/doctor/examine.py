@@ -18,7 +18,7 @@ from nccl_inspector.doctor.processes import Running, find_daemons
 from nccl_inspector.doctor.read_controller import read_controller
 from nccl_inspector.doctor.read_image import read_image
 from nccl_inspector.doctor.read_job import read_job
-from nccl_inspector.doctor.read_monitoring import EXPORTERS, read_monitoring
+from nccl_inspector.doctor.read_monitoring import EXPORTERS, read_monitoring, read_scrape
 from nccl_inspector.doctor.read_node import read_agent, read_gpus, read_run_dir, read_security
 from nccl_inspector.doctor.read_plugin import plugin_settings, read_hooks, read_plugstack
 from nccl_inspector.doctor.read_slurm import read_clock, read_slurm
@@ -94,7 +94,7 @@ def _plugin_facts(
 
 
 def _readers(
-    config: Config, roles: Collection[Role], daemons: tuple[Running, ...]
+    config: Config, prometheus: str, roles: Collection[Role], daemons: tuple[Running, ...]
 ) -> dict[str, Reader]:
     """Return the readers for these roles, except those of the plugin and of the controller."""
     readers: dict[str, Reader] = {}
@@ -104,6 +104,7 @@ def _readers(
             "agent": partial(read_agent, config),
             "monitoring": partial(read_monitoring, config, daemons),
             "gpus": read_gpus,
+            **({"scrape": partial(read_scrape, config, prometheus)} if prometheus else {}),
             "security": read_security,
             "clock_ahead_s": partial(read_clock, config),
         }
@@ -119,14 +120,17 @@ def _examined(roles: tuple[Role, ...], facts: Facts) -> Examination:
     return Examination(roles, facts, tuple(results))
 
 
-def examine_host(settings: Settings, forced: Collection[Role]) -> Examination:
-    """Examine this host; `forced`: as these roles, whatever it looks like."""
+def examine_host(settings: Settings, forced: Collection[Role], prometheus: str = "") -> Examination:
+    """Examine this host; `forced`: as these roles, whatever it looks like.
+
+    `prometheus`: the address of one that should scrape a node; empty: none is asked.
+    """
     config, daemons = settings.values, _daemons()
     slurm: Fact[Slurm] = gather({"": partial(read_slurm, config, daemons)})[""]
     roles = tuple(one for one in Role if one in forced) or detect_roles(config, slurm, daemons)
     found: dict[str, Any] = {"slurm": slurm}
     found |= _plugin_facts(config, slurm, roles, daemons)
-    readers = _readers(config, roles, daemons)
+    readers = _readers(config, prometheus, roles, daemons)
     if Role.CONTROLLER in roles:
         found["controller"] = slurm
         if not isinstance(slurm, CannotTell):

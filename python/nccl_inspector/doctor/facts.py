@@ -227,6 +227,15 @@ class Monitoring:
 
 
 @dataclass(frozen=True, slots=True)
+class Scrape:
+    """What a Prometheus has of this node's agent; None: no series of it."""
+
+    url: str
+    node: str
+    last_pass_age_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Gpus:
     """GPUs of this node, and what the agent needs to read their counters."""
 
@@ -354,6 +363,7 @@ class Facts:
     run_dir: Fact[RunDir] = NOT_READ
     agent: Fact[Agent] = NOT_READ
     monitoring: Fact[Monitoring] = NOT_READ
+    scrape: Fact[Scrape | None] = None  # None: no Prometheus was named
     gpus: Fact[Gpus] = NOT_READ
     security: Fact[Security] = NOT_READ
     clock_ahead_s: Fact[float] = NOT_READ

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who shows the published series: node_exporter's command line and page, the agent's endpoint."""
 
+import json
 import os
 import re
 import time
@@ -10,17 +11,18 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from nccl_inspector.doctor.facts import CannotTell, Exporter, Fact, Monitoring, Page
+from nccl_inspector.agent.service import agent_labels
+from nccl_inspector.doctor.facts import CannotTell, Exporter, Fact, Monitoring, Page, Scrape
 from nccl_inspector.doctor.files import read_text
 from nccl_inspector.doctor.processes import Running, nearest
+from nccl_inspector.prometheus.api import Api
 from nccl_inspector.settings.config import Config
 
 # The kernel cuts a name after 15 characters: prometheus-node-exporter.
 EXPORTERS = ("node_exporter", "prometheus-node")
 _PAGE_BYTES_MAX, _PAGE_S, _EXPORTERS_MAX = 64 << 20, 3.0, 4
-_PASS = re.compile(
-    r"^nccl_inspector_agent_last_pass_timestamp_seconds(?:\{[^\n]*\})? ([0-9.e+]{1,30})$", re.M
-)
+_AGENT_SERIES = "nccl_inspector_agent_last_pass_timestamp_seconds"
+_PASS = re.compile(rf"^{_AGENT_SERIES}(?:\{{[^\n]*\}})? ([0-9.e+]{{1,30}})$", re.M)
 _ERROR = re.compile(r"^node_textfile_scrape_error 1$", re.M)
 _DIRECTORY, _LISTEN = "collector.textfile.directory", "web.listen-address"
 _TLS, _TELEMETRY = "web.config.file", "web.telemetry-path"
@@ -92,6 +94,19 @@ def _page(url: str) -> Fact[Page]:
     if answer.status != 200:
         return CannotTell(f"{url}: HTTP status {answer.status}")
     return parse_page(url, text, time.time())
+
+
+def read_scrape(config: Config, url: str) -> Scrape:
+    """Return what a Prometheus has of this node's agent.
+
+    Raises:
+        InspectorError: it does not answer.
+    """
+    who = {name: value for name, value in agent_labels(config).items() if value}
+    selector = ",".join(f"{name}={json.dumps(value)}" for name, value in who.items())
+    samples = Api(url).query(f"max({_AGENT_SERIES}{{{selector}}})")
+    age_s = time.time() - samples[0].value if samples else None
+    return Scrape(url, who["node"], age_s)
 
 
 def read_monitoring(config: Config, daemons: tuple[Running, ...]) -> Monitoring:

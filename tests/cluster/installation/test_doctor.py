@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox import Cluster
+from tests.sandbox import Cluster, Options
 from tests.sandbox.config import replace_text
 from tests.sandbox.layout import HEAD
 from tests.sandbox.lifetime import wait_until
@@ -16,6 +16,7 @@ from tests.sandbox.node import scontrol
 from tests.support.sandbox import jobs
 from tests.support.sandbox.controller_site import controlled
 from tests.support.sandbox.doctors import doctor, found
+from tests.support.sandbox.own_cluster import brought_up
 from tests.support.sandbox.small_jobs import ENDLESS, controller_down
 
 pytestmark = pytest.mark.long  # all of them together
@@ -247,6 +248,25 @@ def test_a_fault_that_is_really_there_is_found_and_no_other(cluster: Cluster, fa
         assert seen == expected
     missing = lacking(cluster)
     wait_until(lambda: found(cluster.node("n1")).keys() == missing, 30, "all is well again")
+
+
+def test_a_node_that_prometheus_does_not_scrape_is_found(cluster: Cluster) -> None:
+    node, words = cluster.node("n1"), ("--prometheus", cluster.layout.prometheus_url())
+    missing = lacking(cluster)
+    wait_until(lambda: found(node, *words).keys() == missing, 30, "the node is scraped")
+    assert node.stop("node_exporter")
+    wait_until(
+        lambda: found(node, *words).keys() - missing == {"prometheus-scrape"}, 30, "it is not"
+    )
+
+
+def test_lines_of_slurm_conf_that_drain_or_break_are_found(cluster_dir: Path) -> None:
+    lines = "Prolog=/usr/lib/nccl-inspector/prolog/*", "PrologEpilogTimeout=5"
+    options = Options(monitoring=False, prolog_flags="", slurm_lines=lines)
+    with brought_up(cluster_dir, options) as cluster:
+        seen = found(cluster.node("n1")).keys() - lacking(cluster)
+    # There is no node_exporter, unless another cluster has one.
+    assert seen - {"exporter-missing"} == {"hook-below-package", "prolog-flags", "prolog-timeout"}
 
 
 def test_a_slurmctld_that_does_not_answer_is_told_in_time(cluster: Cluster) -> None:

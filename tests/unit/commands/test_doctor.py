@@ -32,6 +32,7 @@ def conf(tmp_path: Path) -> Path:
     [
         ["--job", "1", "--image", "/"],
         ["--job", "1", "--role", "node"],
+        ["--job", "1", "--prometheus", "http://x"],
         ["--job", "x"],
         ["--job", "1_2"],
         ["--job"],

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """node_exporter's command line, and what a page of metrics has of us."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
+from urllib.parse import parse_qs
 
 import pytest
 
+from nccl_inspector.doctor.bounded import gather
 from nccl_inspector.doctor.facts import CannotTell, Page
 from nccl_inspector.doctor.processes import Running
 from nccl_inspector.doctor.read_monitoring import (
@@ -16,6 +20,7 @@ from nccl_inspector.doctor.read_monitoring import (
     parse_flags,
     parse_page,
     read_monitoring,
+    read_scrape,
 )
 from nccl_inspector.settings.config import Config, parse_config
 
@@ -49,6 +54,19 @@ def test_the_newest_pass_counts() -> None:
 
 
 class _Answer(BaseHTTPRequestHandler):
+    """A page of metrics, and a Prometheus."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.asked.append(parse_qs(body)["query"][0])
+        series = {"metric": {}, "value": [time.time(), str(time.time() - 100)]}
+        answer = {"status": "success", "data": {"resultType": "vector", "result": [series]}}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
@@ -100,6 +118,20 @@ def test_an_exporter_that_does_not_answer_is_told(tmp_path: Path) -> None:
     found = read_monitoring(settings(tmp_path), (exporter(1, *words),))
     assert isinstance(found.pages[0], CannotTell)
     assert "Connection refused" in found.pages[0].reason
+
+
+def test_a_prometheus_is_asked_for_the_series_of_this_node(port: int) -> None:
+    config = parse_config('cluster = alpha\nnode_name = n"1\n', "test")
+    found = read_scrape(config, f"http://127.0.0.1:{port}")
+    assert found.node == 'n"1'
+    assert found.last_pass_age_s is not None
+    assert 90 < found.last_pass_age_s < 110
+    assert _Answer.asked == [f'max({SERIES}{{cluster="alpha",node="n\\"1"}})']
+
+
+def test_a_prometheus_that_does_not_answer_is_told() -> None:
+    found = gather({"it": lambda: read_scrape(settings(Path("/run")), "http://127.0.0.1:1")})
+    assert found == {"it": CannotTell("http://127.0.0.1:1: Connection refused")}
 
 
 @pytest.mark.parametrize("words", [["--no-collector.textfile"], ["--collector.disable-defaults"]])
