@@ -9,6 +9,7 @@ import struct
 from dataclasses import dataclass
 
 MACHINES = {62: "x86-64", 183: "aarch64"}
+NUMBERS = {"x86_64": 62, "aarch64": 183}  # by what `uname -m` prints
 BYTES_MAX = 64 << 20
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")

@@ -4,11 +4,12 @@
 Nothing of the image is run.
 """
 
+import platform
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from nccl_inspector.doctor.elf import BYTES_MAX, parse_elf
+from nccl_inspector.doctor.elf import BYTES_MAX, NUMBERS, parse_elf
 from nccl_inspector.doctor.facts import CannotTellError, Image, ImageFile, Version
 from nccl_inspector.doctor.files import read_library
 from nccl_inspector.doctor.nccl import lines_that_matter, version_of_name
@@ -130,7 +131,7 @@ def read_image(config: Config, root: Path) -> Image:
             any(name.startswith("ld-musl") for name in tree.names("/lib")),
             found.machine if found else None,
             (host.elf.glibc if host.elf else None) or NEEDS_GLIBC,
-            host.elf.machine if host.elf else 0,
+            host.elf.machine if host.elf else NUMBERS.get(platform.machine(), 0),
             _sets(tree),
             nccl,
             rccl,

@@ -55,9 +55,11 @@ def test_a_host_without_anything_is_told_without_a_traceback(conf: Path) -> None
 
 
 def test_inside_a_job_its_number_comes_from_the_environment(conf: Path) -> None:
-    done = run("--conf", str(conf), "--job", SLURM_JOB_ID="999999001")
+    done = run("--conf", str(conf), "--job", "--json", SLURM_JOB_ID="999999001")
     assert done.exit_code == 1
-    assert f"job-directory: {conf.parent}/run/jobs/999999001" in " ".join(done.stdout.split())
+    evidence = {one["id"]: one["evidence"] for one in json.loads(done.stdout)["checks"]}
+    folder = f"{conf.parent}/run/jobs/999999001"
+    assert evidence["job-directory"] == f"{folder}: No such file or directory"
 
 
 def test_the_json_has_every_check_that_fits(conf: Path) -> None:
