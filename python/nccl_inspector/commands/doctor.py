@@ -19,7 +19,7 @@ from nccl_inspector.doctor.examine import (
     read_settings,
 )
 from nccl_inspector.doctor.facts import Settings
-from nccl_inspector.doctor.registry import CHECKS
+from nccl_inspector.doctor.registry import BY_ID, CHECKS
 from nccl_inspector.doctor.text import json_text, render, render_list
 from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.render.text_layout import COLUMNS_MAX
@@ -91,6 +91,13 @@ def _examine(
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Look at an unpacked image of a container.",
 )
+@click.option(
+    "--skip",
+    multiple=True,
+    metavar="CHECK",
+    type=click.Choice(list(BY_ID)),
+    help="Leave out this check of --list; may be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result of each check as JSON.")
 @click.option(
     "--bundle",
@@ -108,6 +115,7 @@ def doctor(
     prometheus: str,
     job: str | None,
     image: Path | None,
+    skip: tuple[str, ...],
     as_json: bool,
     bundle: Path | None,
     listing: bool,
@@ -124,7 +132,7 @@ def doctor(
     if listing:
         click.echo(render_list(CHECKS, columns), nl=False)
         return
-    examination = _examine(_settings(conf, run_dir), roles, prometheus, job, image)
+    examination = _examine(_settings(conf, run_dir), roles, prometheus, job, image).without(skip)
     text = json_text(examination) if as_json else render(examination, columns)
     click.echo(text, nl=False)
     if bundle is not None:

@@ -128,7 +128,7 @@ CHECKS = (
         looks_at="the processes of this host, and the setting `listen`",
         meaning="Nobody shows the published series, so Prometheus has none. Reports are complete.",
         mend="Start node_exporter with --collector.textfile.directory=/run/nccl-inspector/prom, or "
-        "set `listen`.",
+        "set `listen`. Without a Prometheus use --skip exporter-missing.",
         page="install.md#turn-on",
         judge=_no_exporter,
     ),

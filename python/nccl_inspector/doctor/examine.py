@@ -5,10 +5,10 @@ import os
 import shutil
 import socket
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from nccl_inspector.doctor.bounded import Reader, gather
 from nccl_inspector.doctor.check import Outcome, Result, Role, run_check
@@ -38,6 +38,11 @@ class Examination:
     roles: tuple[Role, ...]
     facts: Facts
     results: tuple[Result, ...]
+
+    def without(self, ids: Collection[str]) -> Self:
+        """Return the same without the results of these checks."""
+        kept = tuple(one for one in self.results if one.check.id not in ids)
+        return replace(self, results=kept)
 
     @property
     def exit_code(self) -> int:

@@ -33,6 +33,7 @@ def conf(tmp_path: Path) -> Path:
         ["--job", "1", "--image", "/"],
         ["--job", "1", "--role", "node"],
         ["--job", "1", "--prometheus", "http://x"],
+        ["--skip", "colour"],
         ["--job", "x"],
         ["--job", "1_2"],
         ["--job"],
@@ -77,6 +78,16 @@ def test_a_configuration_that_is_refused_is_found_and_ends_nothing(conf: Path) -
     done = run("--conf", str(conf), "--role", "submit")
     assert done.exit_code == 1
     assert "settings-refused: " in done.stdout
+
+
+def test_a_check_that_is_skipped_is_neither_told_nor_counted(conf: Path) -> None:
+    words = "--conf", str(conf), "--role", "submit", "--json"
+    found = {one["id"] for one in json.loads(run(*words).stdout)["checks"]}
+    skipped = [word for name in found for word in ("--skip", name)]
+    done = run(*words, *skipped)
+    assert (done.exit_code, json.loads(done.stdout)["checks"]) == (0, [])
+    one_left = [word for name in found - {"plugstack-line"} for word in ("--skip", name)]
+    assert len(json.loads(run(*words, *one_left).stdout)["checks"]) == 1
 
 
 def test_all_checks_can_be_listed() -> None:
