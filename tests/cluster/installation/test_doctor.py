@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor on real machines: silent where all is well, and it finds what is really broken."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox import Cluster, Options
+from tests.sandbox import JOB_USER, Cluster, Options
 from tests.sandbox.config import replace_text
 from tests.sandbox.layout import HEAD
 from tests.sandbox.lifetime import wait_until
 from tests.sandbox.node import scontrol
 from tests.support.sandbox import jobs
 from tests.support.sandbox.controller_site import controlled
-from tests.support.sandbox.doctors import doctor, found
+from tests.support.sandbox.doctors import ENV, command, doctor, found
 from tests.support.sandbox.own_cluster import brought_up
 from tests.support.sandbox.small_jobs import ENDLESS, controller_down
 
@@ -319,6 +320,35 @@ def test_a_job_that_was_not_to_be_measured_is_told(healthy_cluster: Cluster) -> 
     with running(healthy_cluster, "--nccl-inspector=off") as job_id:
         seen = found(healthy_cluster.node("n1"), "--job", str(job_id))
     assert {"job-directory", "job-no-variables"} <= seen.keys()
+
+
+def inside(cluster: Cluster, job_id: int, **env: str) -> dict[str, str]:
+    """What the doctor does not find well in a step of the job, as the job's user."""
+    program = command(cluster.head)
+    if cluster.run_as(JOB_USER, [*program, "--version"], env=ENV).returncode:
+        pytest.skip("users may not run this interpreter; those of the trees may be run")
+    step = "srun", f"--jobid={job_id}", "--overlap", "-n1", "--gres=none", "--nccl-inspector=prom"
+    done = cluster.run_as(JOB_USER, [*step, *program, "doctor", "--job", "--json"], env=ENV | env)
+    checks = json.loads(done.stdout)["checks"]
+    return {one["id"]: one["evidence"] for one in checks if one["outcome"] != "well"}
+
+
+def test_inside_a_measured_job_its_user_sees_that_all_is_well(healthy_cluster: Cluster) -> None:
+    with running(healthy_cluster, "--nccl-inspector=prom") as job_id:
+        assert inside(healthy_cluster, job_id) == {}
+
+
+def test_inside_a_job_what_its_user_set_is_found(healthy_cluster: Cluster) -> None:
+    home = healthy_cluster.home()
+    conf = home / ".nccl.conf"
+    conf.write_text("NCCL_RAS_ENABLE=0\n")
+    try:
+        with running(healthy_cluster, "--nccl-inspector=prom") as job_id:
+            seen = inside(healthy_cluster, job_id, NCCL_PROFILER_PLUGIN="/nowhere/own.so")
+    finally:
+        conf.unlink()
+    assert seen.keys() == {"job-other-profiler", "job-plugin-hidden", "job-nccl-conf"}
+    assert "NCCL_RAS_ENABLE=0" in seen["job-nccl-conf"]
 
 
 # The controller.
