@@ -30,6 +30,7 @@ GROUPS = {
     },
     "For administrators": {
         "disable": "kill_switch",
+        "doctor": "doctor",
         "enable": "kill_switch",
         "estimate": "estimate",
         "nodes": "nodes",

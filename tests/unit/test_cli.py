@@ -25,7 +25,10 @@ def test_a_job_id_that_is_none_is_refused(job: str) -> None:
 def test_an_unknown_job_is_one_line_and_no_exit_status_that_judges_it(tmp_path: Path) -> None:
     done = run("report", "7", "--report-dir", str(tmp_path))
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == f"nccl-inspector: no report of job 7: nothing of it is in {tmp_path}\n"
+    assert done.stderr == (
+        f"nccl-inspector: no report of job 7: nothing of it is in {tmp_path}; if it was to be "
+        "measured, nccl-inspector doctor --job 7 on its nodes says why it was not, while it runs\n"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")

@@ -92,7 +92,8 @@ def suggest(finding: Finding, running_job: int | None) -> Finding:
         if one.kind == "rank" and one.node:
             command = _for_rank(one, finding, running_job)
         elif one.kind == "node" and finding.rule == rules.NOT_MEASURED.id:
-            command = on_node(one.name, "nccl-inspector status")
+            of_job = f" --job {running_job}" if running_job else ""
+            command = on_node(one.name, f"nccl-inspector doctor{of_job}")
         elif one.kind == "node" and finding.rule == rules.SLOW_NVLINK.id:
             command = show_nvlinks(one.name, "")
         elif one.kind in ("node", "pair") and finding.rule in _SLOW_PATHS:

@@ -338,7 +338,8 @@ NOT_MEASURED: Final = Rule(
     summary="Data of some ranks or nodes are missing.",
     meaning="Nodes of the job have no summary, or fewer ranks were measured than the job has. It "
     "is not known what these did, so the culprit may be among them.",
-    action="check whether the agent runs there: nccl-inspector status",
+    action="run nccl-inspector doctor there; while such a job runs, nccl-inspector doctor --job "
+    "JOBID on its nodes says why processes are not measured",
 )
 DROPPED: Final = Rule(
     id=RuleId("dropped"),

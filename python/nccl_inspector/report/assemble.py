@@ -83,7 +83,7 @@ _MANY_PROCESSES = 1024  # from here on, a child on a second processor is worthwh
 def _no_data(coverage: Coverage) -> str:
     if coverage.untimed:
         return "no times: operations were counted, but none has a time"
-    why = ""
+    why = "; while such a job runs, nccl-inspector doctor --job on its nodes says why"
     if coverage.denied:
         why = f": {', '.join(coverage.denied)} is on the site's list deny_nccl"
     elif coverage.rccl:

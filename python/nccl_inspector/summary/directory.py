@@ -71,7 +71,11 @@ def _job_directory(job_id: int, report_dir: Path) -> Iterator[int]:
     try:
         job_fd = os.open(path, _DIRECTORY)
     except FileNotFoundError as err:
-        raise AbsentError(f"no report of job {job_id}: nothing of it is in {report_dir}") from err
+        raise AbsentError(
+            f"no report of job {job_id}: nothing of it is in {report_dir}; if it was to be "
+            f"measured, nccl-inspector doctor --job {job_id} on its nodes says why it was not, "
+            "while it runs"
+        ) from err
     except OSError as err:
         raise InspectorError(
             f"the report of job {job_id} cannot be read: {path}: {err.strerror}"

@@ -37,7 +37,6 @@ def release(cluster: Cluster) -> tuple[int, ...]:
     return tuple(map(int, words.split(".")[:2]))
 
 
-@pytest.mark.case("Installation", "what needs a restart after a change of slurm.conf")
 def test_a_reconfigure_is_enough_for_hooks_and_a_restart_of_slurmctld_for_its_epilog(
     open_path: Path, cluster_dir: Path
 ) -> None:

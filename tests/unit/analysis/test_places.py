@@ -101,6 +101,7 @@ def test_a_rule_that_gives_no_command_has_one_by_whom_it_names() -> None:
     pair = replace(late, rule=rules.SLOW_NETWORK.id, entities=(Entity("pair", "n1 - n2"),))
     assert suggest(pair, None).next == "ssh n1 rdma statistic show"
     lost = replace(late, rule=rules.NOT_MEASURED.id, entities=(Entity("node", "n3"),))
-    assert suggest(lost, None).next == "ssh n3 nccl-inspector status"
+    assert suggest(lost, None).next == "ssh n3 nccl-inspector doctor"
+    assert suggest(lost, 7).next == "ssh n3 nccl-inspector doctor --job 7"
     assert suggest(replace(late, severity=INFO), None).next == ""
     assert suggest(replace(late, next="mine"), None).next == "mine"

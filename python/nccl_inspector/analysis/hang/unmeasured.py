@@ -147,7 +147,7 @@ def _missing(
         detail="What these did is not known, so the one to blame may be among them.",
         entities=_entities("node", nodes_missing),
         evidence=tuple(evidence),
-        actions=(rules.NOT_MEASURED.action,) if nodes_missing else (),
+        actions=(rules.NOT_MEASURED.action,),
     )
 
 

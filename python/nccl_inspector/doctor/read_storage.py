@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A directory on shared storage, tried as the service account: is it there, can it be written?"""
+
+import os
+import pwd
+from contextlib import suppress
+from pathlib import Path
+
+from nccl_inspector.doctor.bounded import gather
+from nccl_inspector.doctor.facts import CannotTell, Fact, Storage
+from nccl_inspector.doctor.files import file_facts
+from nccl_inspector.system.acl import allow
+
+_WRITE_S = 6.0
+_BYTES = 4096
+
+
+def _become(account: pwd.struct_passwd) -> None:
+    """Take on an account for good.
+
+    Raises:
+        OSError: only root can.
+    """
+    if os.geteuid() == account.pw_uid:
+        return
+    os.initgroups(account.pw_name, account.pw_gid)
+    os.setgid(account.pw_gid)
+    os.setuid(account.pw_uid)
+
+
+def _attempt(path: Path, account: pwd.struct_passwd) -> tuple[str, bool]:
+    """Write a file as the account and take it away; return the problem, and whether ACLs work.
+
+    This ends what the process may do: it must be a child of its own.
+    """
+    os.umask(0o077)
+    _become(account)
+    target = path / f".doctor-{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(target, flags, 0o600)
+    except OSError as err:
+        return err.strerror or str(err), False
+    try:
+        os.write(fd, b"\0" * _BYTES)
+        os.fsync(fd)
+        return "", allow(fd, 6, account.pw_uid, 4)
+    except OSError as err:
+        return err.strerror or str(err), False
+    finally:
+        os.close(fd)
+        with suppress(OSError):
+            target.unlink()
+
+
+def read_storage(path: Path, name: str) -> Storage:
+    """Return whether an account can write into a directory."""
+    file = file_facts(path)
+    try:
+        account = pwd.getpwnam(name)
+    except KeyError:
+        missing = CannotTell(f"there is no account {name}")
+        return Storage(file, name, None, missing, missing)
+    if file.problem:
+        return Storage(file, name, account.pw_uid, file.problem, CannotTell(file.problem))
+    if os.geteuid() not in (0, account.pw_uid):
+        unknown = CannotTell(f"only root can try as {name}")
+        return Storage(file, name, account.pw_uid, unknown, unknown)
+    tried: Fact[tuple[str, bool]] = gather({"": lambda: _attempt(path, account)}, _WRITE_S)[""]
+    if isinstance(tried, CannotTell):
+        hangs = f"{path} does not answer ({tried.reason})"
+        return Storage(file, name, account.pw_uid, hangs, tried)
+    problem, has_acl = tried
+    acl = CannotTell(problem) if problem else has_acl
+    return Storage(file, name, account.pw_uid, problem, acl)

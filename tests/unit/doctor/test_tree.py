@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whoever makes an image cannot lead the doctor out of it, or make it wait."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nccl_inspector.doctor.tree import Tree
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "secret").write_text("of the host")
+    root = tmp_path / "image"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc" / "file").write_text("inside")
+    return root
+
+
+def read(root: Path, path: str) -> bytes:
+    with Tree(root) as tree:
+        return tree.read(path, 100)
+
+
+def test_links_lead_inside_the_image(root: Path) -> None:
+    (root / "absolute").symlink_to("/etc/file")
+    (root / "etc" / "relative").symlink_to("../etc/./file")
+    (root / "folder").symlink_to("/etc")
+    for path in ("/absolute", "etc/relative", "/folder/relative"):
+        assert read(root, path) == b"inside"
+
+
+@pytest.mark.parametrize("target", ["../secret", "../../../../../../secret", "/../secret"])
+def test_no_link_leads_out_of_it(root: Path, target: str) -> None:
+    (root / "etc" / "out").symlink_to(target)
+    assert read(root, "/etc/out") == b""
+    assert read(root, f"/etc/{target}") == b""
+
+
+def test_an_absolute_link_to_a_file_of_the_host_is_not_followed(root: Path) -> None:
+    (root / "out").symlink_to(root.parent / "secret")
+    assert read(root, "/out") == b""
+
+
+def test_a_circle_of_links_ends(root: Path) -> None:
+    (root / "a").symlink_to("b")
+    (root / "b").symlink_to("a")
+    assert read(root, "/a") == b""
+
+
+def test_a_fifo_and_a_device_are_not_opened(root: Path) -> None:
+    os.mkfifo(root / "fifo")
+    assert read(root, "/fifo") == b""
+    (root / "null").symlink_to("/dev/null")
+    assert read(root, "/null") == b""
+    with Tree(root) as tree:
+        assert tree.size("/fifo") == -1
+        assert tree.names("/fifo") == []
+
+
+def test_descriptors_are_given_back(root: Path) -> None:
+    (root / "absolute").symlink_to("/etc/file")
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - descriptors
+    with Tree(root) as tree:
+        for _ in range(20):
+            tree.read("/absolute", 10)
+            tree.exists("/etc/none/x")
+            tree.names("/etc")
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - descriptors
