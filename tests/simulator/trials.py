@@ -212,7 +212,7 @@ def page(rows: Sequence[Row]) -> str:
     """Return the page of the documentation."""
     healthy = [row for row in rows if row["kind"] == "healthy" and "error" not in row]
     accused = sum(bool(row["accused"]) for row in healthy)
-    seeds = {row["seed"] for row in rows}
+    seeds = {row["seed"] for row in rows} or {0}
     abouts = {one.name: one.about for one in CASES}
     cases = "".join(
         f"| {name} | {abouts.get(name, '')} |\n" for name in dict.fromkeys(r["case"] for r in rows)
@@ -223,7 +223,7 @@ def page(rows: Sequence[Row]) -> str:
         "virtual time, and compares their reports with what is known of the jobs. This page is\n"
         "its output; nobody edits it. The true cost of a fault is the wall time of the job with\n"
         "the fault, less the wall time of the same job without it.\n\n"
-        f"Jobs: {len(rows)}, with the seeds {min(seeds, default=0)} to {max(seeds, default=0)}. Healthy ones:\n"
+        f"Jobs: {len(rows)}, with the seeds {min(seeds)} to {max(seeds)}. Healthy ones:\n"
         f"{len(healthy)}, of which {accused} "
         f"{'was' if accused == 1 else 'were'} accused.\n\n"
         "- *innocent accused*: jobs with a warning that names an entity without a fault, or\n"
