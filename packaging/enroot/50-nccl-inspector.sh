@@ -42,10 +42,9 @@ added=$(awk -v slurm="$slurm" '
 		for (i = 2; i <= count; i++) {
 			name = words[i]
 			sub(/:.*/, "", name)
-			value = ENVIRON[name]
-			if ((name in ENVIRON) && value !~ /[\001-\037]/ &&
+			if ((name in ENVIRON) && ENVIRON[name] !~ /[\001-\037]/ &&
 			    number["image", name] == number["all", name])
-				print name "=" value
+				print name "=" ENVIRON[name]
 		}
 	}' part=image "$image" part=all "$ENROOT_ENVIRON") 2>/dev/null
 if [ -n "$added" ]; then echo "$added" >>"$ENROOT_ENVIRON"; fi 2>/dev/null
