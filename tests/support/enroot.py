@@ -25,7 +25,8 @@ MARKER = {
 # A node's file systems, in a mount namespace of their own; then the container, as the job's user.
 NODE = """
     mount -t tmpfs none /run && mount -t tmpfs none /mnt && mkdir /mnt/up /mnt/work || exit 77
-    mount -t overlay -o lowerdir=/usr/lib,upperdir=/mnt/up,workdir=/mnt/work none /usr/lib || exit 77
+    layer=lowerdir=/usr/lib,upperdir=/mnt/up,workdir=/mnt/work
+    mount -t overlay -o $layer none /usr/lib || exit 77
     if [ -n "$INSTALLED" ]; then
         mkdir -p /usr/lib/nccl-inspector /run/nccl-inspector
         touch /usr/lib/nccl-inspector/libnccl-profiler-inspector.so
@@ -38,7 +39,8 @@ NODE = """
 """
 STANDIN = r"""
     set -eu
-    export ENROOT_ROOTFS=$PLACE/data/image ENROOT_ENVIRON=$PLACE/rt/env ENROOT_MOUNTS=$PLACE/rt/fstab
+    export ENROOT_ROOTFS=$PLACE/data/image
+    export ENROOT_ENVIRON=$PLACE/rt/env ENROOT_MOUNTS=$PLACE/rt/fstab
     mount --bind "$ENROOT_ROOTFS" "$ENROOT_ROOTFS"
     { cat "$ENROOT_ROOTFS/etc/environment"; cat "$PLACE"/etc/environ.d/*.env; } 2>/dev/null \
         >"$ENROOT_ENVIRON" || :
@@ -69,8 +71,10 @@ STANDIN = r"""
 """
 REAL = r"""
     mkdir -p "$PLACE/etc/mounts.d"
-    echo '/proc /proc none x-create=dir,rbind,rw,nosuid,nodev,noexec,rslave 0 -1
-tmpfs /run tmpfs x-create=dir,rw,nosuid,nodev,mode=755,slave 0 -1' >"$PLACE/etc/mounts.d/10-system.fstab"
+    {
+        echo '/proc /proc none x-create=dir,rbind,rw,nosuid,nodev,noexec,rslave 0 -1'
+        echo 'tmpfs /run tmpfs x-create=dir,rw,nosuid,nodev,mode=755,slave 0 -1'
+    } >"$PLACE/etc/mounts.d/10-system.fstab"
     run env ENROOT_SYSCONF_PATH="$PLACE/etc" ENROOT_DATA_PATH="$PLACE/data" HOME="$PLACE/rt" \
         ENROOT_RUNTIME_PATH="$PLACE/rt" ENROOT_CACHE_PATH="$PLACE/rt/cache" ENROOT_LOGIN_SHELL=n \
         enroot start ${TOLD:+--env "$TOLD"} image /bin/busybox sh -c "$SCRIPT"

@@ -13,13 +13,6 @@ from tests.support.sandbox import jobs
 from tests.support.sandbox.own_cluster import brought_up
 from tests.support.sandbox.small_jobs import ONE_NODE, SHORT
 
-# A release has the first or the last two. File beside slurm.conf, its text.
-KINDS = {
-    "job_container/tmpfs": ("job_container.conf", "AutoBasePath=true\nBasePath={base}\n"),
-    "namespace/tmpfs": ("namespace.yaml", "defaults:\n  auto_basepath: true\n  base_path: {base}\n"),
-    "namespace/linux": ("namespace.yaml", "defaults:\n  auto_basepath: true\n  base_path: {base}\n"),
-}
-
 
 @pytest.fixture
 def outside_tmp() -> Iterator[Path]:
@@ -29,19 +22,17 @@ def outside_tmp() -> Iterator[Path]:
         yield Path(place)
 
 
-@pytest.mark.long
-@pytest.mark.case("Lifecycle", "Slurm gives each job a /tmp of its own (job_container/tmpfs)")
+@pytest.mark.case("Lifecycle", "Slurm gives each job a /tmp of its own (job_container/tmpfs, namespace/tmpfs)")
 @pytest.mark.usefixtures("cluster_dir")
 def test_a_job_with_its_own_tmp_is_measured(outside_tmp: Path) -> None:
     new = Options().tree == "forky"
-    kind = "namespace/linux" if new else "job_container/tmpfs"
-    file, text = KINDS[kind]
-    key = "NamespaceType" if new else "JobContainerType"
+    line = "NamespaceType=namespace/tmpfs" if new else "JobContainerType=job_container/tmpfs"
+    text = f"AutoBasePath=true\nBasePath={outside_tmp}/base\n"
     options = replace(
         Options(monitoring=False),
         prolog_flags="Alloc,Contain",
-        slurm_lines=(f"{key}={kind}",),
-        etc_files=((file, text.format(base=outside_tmp / "base")),),
+        slurm_lines=(line,),
+        etc_files=(("job_container.conf", text),),
     )
     with brought_up(outside_tmp / "cluster", options) as cluster:
         script = f"touch /tmp/own-$SLURM_JOB_ID\nsrun {jobs.standin(cluster, *SHORT)}"
