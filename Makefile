@@ -387,6 +387,16 @@ install: product build/gen/nccl-inspector.conf.sample
 	# Not below tmpfiles.d: only the controller has such a queue.
 	install -m 0644 packaging/tmpfiles-controller.conf $(DESTDIR)$(LIBDIR)/tmpfiles-controller.conf
 
+#: make install-enroot  what lets Enroot's containers be measured, below SYSCONFDIR/enroot
+install-enroot:
+	install -d $(DESTDIR)$(SYSCONFDIR)/enroot/mounts.d
+	sed 's;/usr/lib/nccl-inspector;$(LIBDIR);g' packaging/enroot/50-nccl-inspector.fstab \
+		>$(DESTDIR)$(SYSCONFDIR)/enroot/mounts.d/50-nccl-inspector.fstab
+	chmod 0644 $(DESTDIR)$(SYSCONFDIR)/enroot/mounts.d/50-nccl-inspector.fstab
+	install -D -m 0755 packaging/enroot/50-nccl-inspector.sh \
+		$(DESTDIR)$(SYSCONFDIR)/enroot/hooks.d/50-nccl-inspector.sh
+.PHONY: install-enroot
+
 clean:
 	rm -rf build
 

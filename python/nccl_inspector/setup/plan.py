@@ -160,7 +160,10 @@ def controller_steps(host: Host, site: SiteFile) -> list[Step]:
         Advice(
             hook in text,
             "slurm.conf: EpilogSlurmctld runs our hook",
-            (f"EpilogSlurmctld={hook}     # in slurm.conf, then restart slurmctld",),
+            (
+                f"EpilogSlurmctld={hook}     # in slurm.conf",
+                "scontrol reconfigure     # Slurm 22.05: restart slurmctld instead",
+            ),
         ),
     ]
 
