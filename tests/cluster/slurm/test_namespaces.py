@@ -22,7 +22,7 @@ def outside_tmp() -> Iterator[Path]:
         yield Path(place)
 
 
-@pytest.mark.case("Lifecycle", "Slurm gives each job a /tmp of its own (job_container/tmpfs, namespace/tmpfs)")
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster_dir")
 def test_a_job_with_its_own_tmp_is_measured(outside_tmp: Path) -> None:
     new = Options().tree == "forky"
