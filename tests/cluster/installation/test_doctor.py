@@ -25,6 +25,13 @@ PACKAGE = Path("usr/lib/nccl-inspector")
 SPANK = "spank_nccl_inspector.so"
 
 
+@pytest.fixture(scope="module")
+def shared_cluster(cluster_dir: Path) -> Iterator[Cluster]:
+    """A cluster for these tests alone: their faults leave errors in its logs, which others read."""
+    with brought_up(cluster_dir, Options()) as own:
+        yield own
+
+
 def lacking(cluster: Cluster) -> set[str]:
     """What is really missing on a node: in a tree there is no pynvml for the tree's Python."""
     return {"nvml"} if cluster.layout.tree else set()
@@ -120,9 +127,16 @@ def no_line(cluster: Cluster) -> Iterator[None]:
 @contextmanager
 def slurmd_before_the_plugin(cluster: Cluster) -> Iterator[None]:
     node = cluster.node("n1")
+
+    def started() -> str:
+        words = scontrol(cluster.layout, "show", "node", "n1").split()
+        return next((word for word in words if word.startswith("SlurmdStartTime=")), "")
+
+    before = started()
     with no_line(cluster):
         node.stop("slurmd")
         node.start_slurmd()
+        wait_until(lambda: started() != before, 30, "slurmd has started without the plugin", 0.2)
         cluster.wait_idle()
     yield
     node.stop("slurmd")
