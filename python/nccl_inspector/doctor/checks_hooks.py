@@ -8,6 +8,7 @@ from nccl_inspector.doctor.facts import (
     Script,
     known,
 )
+from nccl_inspector.slurm.prolog_flags import flags_of, has_alloc
 
 HOOK_DEADLINE_S = 5
 _NODE = frozenset({Role.NODE})
@@ -54,8 +55,7 @@ def _would_drain(facts: Facts) -> str:
 
 
 def _flags(facts: Facts) -> set[str]:
-    text = known(facts.slurm).config.get("PrologFlags", "")
-    return {word.strip().lower() for word in text.split(",") if word.strip()}
+    return flags_of(known(facts.slurm).config.get("PrologFlags", ""))
 
 
 def _run_in_job(facts: Facts) -> str:
@@ -71,7 +71,7 @@ def _run_in_job(facts: Facts) -> str:
 
 def _no_alloc(facts: Facts) -> str:
     flags = _flags(facts)
-    if flags & {"alloc", "contain", "runinjob", "nohold", "x11"}:  # each of them implies Alloc
+    if has_alloc(flags):
         return ""
     return f"PrologFlags={','.join(sorted(flags)) or '(none)'}"
 

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How Slurm finds the SPANK plugin and the scripts around jobs: plugstack.conf, slurm.conf."""
 
-import glob
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +20,11 @@ from nccl_inspector.doctor.files import file_facts, read_library, read_text
 from nccl_inspector.doctor.processes import Running, nearest
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config, load_settings, parse_value, read_config
+from nccl_inspector.slurm.plugstack import maps_have_our_library, matching, stack_entries
 from nccl_inspector.system.printable import printable
 
-LIBRARY = "spank_nccl_inspector"
 HOOK = "50-nccl-inspector.sh"
-_FILES_MAX, _DEEP_MAX, _LINES_MAX = 64, 8, 64
+_LINES_MAX = 64
 _SCOPES = ("site", "option")
 # Where slurmd keeps what slurmctld sent it on a configless site.
 _CONFIGLESS = Path("/run/slurm/conf")
@@ -45,29 +43,6 @@ def _stack_file(config: Mapping[str, str]) -> Path:
     places += [Path(slurm_conf).parent / "plugstack.conf"] if slurm_conf else []
     places += [_CONFIGLESS / "plugstack.conf", Path("/etc/slurm/plugstack.conf")]
     return next((one for one in places if one.exists()), places[0])
-
-
-def _matches(entry: str) -> list[Path]:
-    """Return the files that a path or a pattern names, as glob(3): no hidden ones."""
-    if not re.search(r"[*?\[]", entry):
-        return [Path(entry)]
-    return [Path(one) for one in sorted(glob.glob(entry))]  # noqa: PTH207 - that has hidden ones
-
-
-def _lines(path: Path, seen: list[Path], deep: int = 0) -> Iterator[tuple[Path, list[str]]]:
-    """Yield the words of each line of plugstack.conf and of the files that it includes."""
-    if path in seen or len(seen) >= _FILES_MAX or deep > _DEEP_MAX:
-        return
-    seen.append(path)
-    for line in read_text(path).splitlines():
-        words = line.split("#", 1)[0].split()
-        if len(words) < 2:
-            continue
-        if words[0].lower() == "include":
-            for one in _matches(str(path.parent / words[1])):
-                yield from _lines(one, seen, deep + 1)
-        else:
-            yield path, words
 
 
 def _refused_words(words: tuple[str, ...]) -> Iterator[str]:
@@ -105,11 +80,12 @@ def read_plugstack(slurm: Fact[Slurm]) -> PlugStack:
     seen: list[Path] = []
     lines: list[StackLine] = []
     path = _stack_file(config)
-    for file, words in _lines(path, seen) if path.exists() else ():
-        if LIBRARY in Path(words[1]).name and len(lines) < _LINES_MAX:
-            refused = tuple(printable(why) for why in _refused_words(tuple(words[2:])))
-            library = _library_path(words[1], config)
-            lines.append(StackLine(file, words[0].lower(), library, tuple(words[2:]), refused))
+    for one in stack_entries(path, read_text, seen=seen) if path.exists() else ():
+        if one.is_ours and len(lines) < _LINES_MAX:
+            kind, name, *words = one.words
+            refused = tuple(printable(why) for why in _refused_words(tuple(words)))
+            library = _library_path(name, config)
+            lines.append(StackLine(one.file, kind.lower(), library, tuple(words), refused))
     return PlugStack(
         tuple(seen or [path]), tuple(lines), read_library(lines[0].path) if lines else None
     )
@@ -132,7 +108,7 @@ def plugin_settings(stack: Fact[PlugStack], config: Config) -> Config:
 
 def read_script(key: str, entry: str) -> Script:
     """Return the files that an entry names, dangling links included."""
-    return Script(key, entry, tuple(file_facts(one) for one in _matches(entry)))
+    return Script(key, entry, tuple(file_facts(one) for one in matching(entry)))
 
 
 def entries(config: Mapping[str, str], key: str) -> list[str]:
@@ -147,7 +123,7 @@ def _has_plugin(daemons: tuple[Running, ...]) -> bool:
     maps = read_text(Path(f"/proc/{running[0].pid}/maps"), 8 << 20)
     if not maps:
         raise CannotTellError("only root sees what slurmd has loaded")
-    return LIBRARY in maps
+    return maps_have_our_library(maps)
 
 
 def _slurmd_has_plugin(daemons: tuple[Running, ...]) -> Fact[bool]:

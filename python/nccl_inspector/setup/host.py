@@ -29,6 +29,19 @@ def directory_of(place: Path) -> Iterator[int]:
         os.close(fd)
 
 
+def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    # Not slurm.command.ask: its limit on a file's size is too small for what useradd writes.
+    try:
+        return subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            timeout=_COMMAND_S,
+        )  # fmt: skip
+    except OSError as err:
+        raise InspectorError(f"{words[0]}: {err.strerror}") from err
+    except subprocess.TimeoutExpired as err:
+        raise InspectorError(f"{' '.join(words)}: no end after {_COMMAND_S} s") from err
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """Where everything is, and how commands are called there."""
@@ -119,11 +132,8 @@ class Host:
     def ask(self, *words: str) -> str:
         """Return what a command prints; empty if it fails or is missing."""
         try:
-            done = subprocess.run(
-                words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                timeout=_COMMAND_S,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired):
+            done = _run(words)
+        except InspectorError:
             return ""
         return done.stdout if done.returncode == 0 else ""
 
@@ -133,16 +143,8 @@ class Host:
         Raises:
             InspectorError: it is missing, fails, or takes longer than a minute.
         """
-        line = " ".join(words)
-        try:
-            done = subprocess.run(
-                words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                timeout=_COMMAND_S,
-            )  # fmt: skip
-        except OSError as err:
-            raise InspectorError(f"{words[0]}: {err.strerror}") from err
-        except subprocess.TimeoutExpired as err:
-            raise InspectorError(f"{line}: no end after {_COMMAND_S} s") from err
+        done = _run(words)
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines()
-            raise InspectorError(f"{line}: {said[-1] if said else f'status {done.returncode}'}")
+            why = said[-1] if said else f"status {done.returncode}"
+            raise InspectorError(f"{' '.join(words)}: {why}")

@@ -23,6 +23,7 @@ from nccl_inspector.setup.steps import (
     TmpfilesStep,
     UnitStep,
 )
+from nccl_inspector.slurm.prolog_flags import flags_of, has_alloc
 
 RUN_UNIT = "run-nccl\\x2dinspector.mount"
 AGENT_UNIT = "nccl-inspector-agent.service"
@@ -78,11 +79,9 @@ def _prolog_flags(host: Host, layout: SlurmLayout) -> list[Step]:
     if layout.conf_dir is None:
         return []
     text = host.read_text(layout.conf_dir / "slurm.conf")
-    flags = {one.lower() for one in slurm_value(text, "PrologFlags").split(",")}
-    # Contain, X11 and RunInJob mean Alloc, too.
-    is_done = bool(flags & {"alloc", "contain", "x11", "runinjob"})
+    flags = flags_of(slurm_value(text, "PrologFlags"))
     found: list[Step] = [
-        Advice(is_done, "slurm.conf: PrologFlags has Alloc",
+        Advice(has_alloc(flags), "slurm.conf: PrologFlags has Alloc",
                ("PrologFlags=Alloc     # in slurm.conf, then scontrol reconfigure",))
     ]  # fmt: skip
     if "runinjob" in flags:

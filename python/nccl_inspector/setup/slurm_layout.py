@@ -3,18 +3,16 @@
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from nccl_inspector.setup.host import Host
+from nccl_inspector.slurm.plugstack import StackEntry, stack_entries
 
 # Debian's and the RPMs' place, Debian's old one, and that of a build from source.
 CONF_DIRS = (Path("/etc/slurm"), Path("/etc/slurm-llnl"), Path("/usr/local/etc"))
 # What slurmd got from slurmctld on a configless node.
 CONFIGLESS_DIRS = (Path("/run/slurm/conf"), Path("/var/spool/slurmd/conf-cache"))
-PLUGIN_FILE = "spank_nccl_inspector.so"
-_INCLUDES_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +48,11 @@ def slurm_value(text: str, key: str) -> str:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class PlugstackLine:
-    """A line that names our SPANK plugin."""
-
-    path: Path
-    number: int
-    words: tuple[str, ...]
-
-
-def _lines(host: Host, path: Path, seen: set[Path]) -> Iterator[PlugstackLine]:
-    if path in seen or len(seen) >= _INCLUDES_MAX:
-        return
-    seen.add(path)
-    for number, line in enumerate(host.read_text(path).splitlines(), 1):
-        words = tuple(line.split("#", 1)[0].split())
-        if len(words) >= 2 and words[0] == "include":
-            pattern = Path(words[1]) if words[1].startswith("/") else path.parent / words[1]
-            for one in sorted(host.at(pattern.parent).glob(pattern.name)):
-                yield from _lines(host, pattern.parent / one.name, seen)
-        elif len(words) >= 2 and Path(words[1]).name == PLUGIN_FILE:
-            yield PlugstackLine(path, number, words)
-
-
-def plugstack_lines(host: Host, conf_dir: Path) -> list[PlugstackLine]:
-    """Return the lines of plugstack.conf, and of what it includes, that name our plugin.
+def our_entries(host: Host, conf_dir: Path) -> list[StackEntry]:
+    """Return the entries of plugstack.conf, and of what it includes, that name our plugin.
 
     Raises:
         InspectorError: a file cannot be read.
     """
-    return list(_lines(host, conf_dir / "plugstack.conf", set()))
+    found = stack_entries(conf_dir / "plugstack.conf", host.read_text, host.root)
+    return [one for one in found if one.is_ours]

@@ -12,7 +12,7 @@ from typing import Protocol
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.setup.host import Host, directory_of
 from nccl_inspector.setup.journal import Change, Journal, fingerprint
-from nccl_inspector.setup.slurm_layout import plugstack_lines
+from nccl_inspector.setup.slurm_layout import our_entries
 from nccl_inspector.system.atomic import replace_file
 
 
@@ -117,12 +117,12 @@ class PlugstackLineStep:
     def look(self, host: Host, journal: Journal) -> Look:
         """Refuse if another line already names the plugin, or if the library is not there."""
         path = self.conf_dir / "plugstack.conf"
-        found = plugstack_lines(host, self.conf_dir)
+        found = our_entries(host, self.conf_dir)
         if any(one.words == self._line for one in found) and len(found) == 1:
-            return Look(State.DONE, f"{found[0].path}: the line is there")
+            return Look(State.DONE, f"{found[0].file}: the line is there")
         ours = (" ".join(self._line),)
         if found and not (len(found) == 1 and self._appended(host, journal)):
-            where = ", ".join(f"{one.path}:{one.number}" for one in found)
+            where = ", ".join(f"{one.file}:{one.number}" for one in found)
             says = " ".join(found[0].words)
             return Look(State.REFUSED, f"{where} already says: {says}. Take it out, or make the "
                         "site file say the same", ours)  # fmt: skip
