@@ -6,7 +6,7 @@ An entry is written before its change is made: whatever kills `setup`, `--undo` 
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -31,10 +31,14 @@ class Change:
     written: str = ""  # file: the fingerprint of what was written
     before: str | None = None  # file: its text before; None: there was none
     appended: str = ""  # file: the text that was added at its end, if the rest is the site's
+    replaced: str = ""  # file: what setup had appended before, in the place of that
 
 
 class Journal:
-    """The changes of one role, the oldest first."""
+    """The changes of one role, the oldest first; `of_this_run` has those that were made just now.
+
+    Of a file that was changed in several runs, `changes` has the content before the first one.
+    """
 
     def __init__(self, host: Host, role: str) -> None:
         """Read what earlier runs have written.
@@ -43,6 +47,7 @@ class Journal:
             InspectorError: the journal is damaged.
         """
         self._host = host
+        self.of_this_run: list[Change] = []
         self._path = JOURNAL_DIR / f"{role}.json"
         text = host.read_text(self._path)
         try:
@@ -57,15 +62,13 @@ class Journal:
         return next(found, "")
 
     def note(self, change: Change) -> None:
-        """Add a change that is about to be made.
-
-        What was there before the first change to a file stays noted.
-        """
+        """Add a change that is about to be made."""
+        self.of_this_run.append(change)
         key = change.kind, change.what
         first = next((one for one in self.changes if (one.kind, one.what) == key), None)
         if first is not None:
             self.changes.remove(first)
-            change = Change(change.kind, change.what, change.written, first.before, change.appended)
+            change = replace(change, before=first.before, replaced=first.replaced)
         self.save([*self.changes, change])
 
     def save(self, changes: Iterable[Change]) -> None:

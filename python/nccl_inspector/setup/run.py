@@ -57,16 +57,15 @@ def look(host: Host, role: str, steps: Sequence[Step]) -> Shown:
     return Shown(tuple(step.look(host, journal) for step in steps))
 
 
-def _take_back(host: Host, journal: Journal, before: Sequence[Change]) -> list[str]:
-    """Undo what is in the journal and was not before; return what could not be undone."""
+def _take_back(host: Host, changes: Sequence[Change]) -> list[str]:
+    """Undo changes, the newest first; return what could not be undone, and why."""
     stays = []
-    for change in reversed([one for one in journal.changes if one not in before]):
+    for change in reversed(changes):
         try:
             if said := undo(host, change):
                 stays.append(said)
         except InspectorError as err:
             stays.append(str(err))
-    journal.save(before)
     return stays
 
 
@@ -90,7 +89,8 @@ def apply(host: Host, role: str, steps: Sequence[Step]) -> Shown:
                 if found.state is State.TO_DO:
                     step.apply(host, journal)
         except InspectorError as err:
-            stays = _take_back(host, journal, before)
+            stays = _take_back(host, journal.of_this_run)
+            journal.save(before)
             left = f"; but {'; '.join(stays)}" if stays else ""
             raise InspectorError(f"{err}. What was done before it is undone{left}") from err
     return shown
@@ -103,7 +103,10 @@ def take_back_all(host: Host, role: str) -> list[str]:
         InspectorError: the journal cannot be read or written.
     """
     with _only_one(host):
-        return _take_back(host, Journal(host, role), ())
+        journal = Journal(host, role)
+        stays = _take_back(host, journal.changes)
+        journal.save(())
+        return stays
 
 
 def describe(shown: Shown, *, applied: bool) -> list[str]:

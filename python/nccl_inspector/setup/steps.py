@@ -150,7 +150,7 @@ class PlugstackLineStep:
         added = " ".join(self._line) + "\n"
         data = (rest + added).encode("utf-8", "surrogateescape")
         before = None if host.read(path) is None else ""
-        journal.note(Change("file", str(path), fingerprint(data), before, added))
+        journal.note(Change("file", str(path), fingerprint(data), before, added, earlier))
         write(host, path, data)
 
 
@@ -335,7 +335,7 @@ def _undo_file(host: Host, change: Change) -> str:
         text = found.decode("utf-8", "surrogateescape")
         if text.count(change.appended) != 1:
             return f"{path}: the line was changed by hand, and stays" if text else ""
-        text = text.replace(change.appended, "")
+        text = text.replace(change.appended, change.replaced)
         if not text and change.before is None:
             host.at(path).unlink()
         else:

@@ -216,6 +216,25 @@ def test_a_failure_in_the_middle_undoes_what_was_done_before_it(image: Path) -> 
     assert setup(image, "node", "--apply")[0] == 0
 
 
+def test_a_failure_leaves_what_an_earlier_run_had_written(image: Path) -> None:
+    assert setup(image, "node", "--apply")[0] == 0
+    before = tree(image)
+    for unit in (image / WANTS).iterdir():
+        unit.unlink()
+    (image / WANTS).rmdir()
+    (image / WANTS).write_text("")  # systemctl cannot enable the units
+    other = SITE.replace("interval=30s", "interval=60s").replace("/shared/store", "/shared/other")
+    status, text = setup(image, "node", "--apply", site=other)
+    assert (status, "What was done before it is undone" in text) == (1, True), text
+    for name in ("etc/slurm/plugstack.conf", "etc/nccl-inspector/nccl-inspector.conf"):
+        assert (image / name).read_bytes() == before[name], name
+    (image / WANTS).unlink()
+    assert setup(image, "node", "--apply", site=other)[0] == 0
+    assert setup(image, "node", "--undo")[0] == 0
+    assert not (image / "etc/slurm/plugstack.conf").exists()
+    assert not (image / "etc/nccl-inspector/nccl-inspector.conf").exists()
+
+
 def test_a_configless_node_gets_its_line_from_the_controller(image: Path) -> None:
     (image / "run/slurm").mkdir(parents=True)
     (image / "etc/slurm").rename(image / "run/slurm/conf")
