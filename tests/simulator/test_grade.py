@@ -88,7 +88,7 @@ def test_a_cost_that_is_twice_the_truth_is_wrong() -> None:
 
 def test_the_page_has_a_line_for_each_case_and_each_band() -> None:
     row = {
-        "case": "gpu-ddp", "kind": "gpu", "accused": [], "status_right": True,
+        "case": "gpu-ddp", "kind": "gpu", "seed": 7, "accused": [], "status_right": True,
         "class_right": True, "entity_right": None, "period_right": None, "cost_right": False,
         "cost_told": 0.08,
         "cost_true": 0.05, "time_errors": [0.01, -0.02],
@@ -101,3 +101,4 @@ def test_the_page_has_a_line_for_each_case_and_each_band() -> None:
     )
     assert "2 % and more" in lines[-1]
     assert "| gpu-ddp | a GPU is slower |" in page([row])
+    assert "Jobs: 1, with the seeds 7 to 7." in page([row])
