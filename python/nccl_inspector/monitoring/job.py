@@ -201,15 +201,14 @@ def _everything(own: str) -> PanelRow:
                 "2.27. Such communicators are in no panel for NVLink or for the network.",
                 GBS,
                 [Query(bandwidth, "{{collective}} {{comm_name}}, {{n_nodes}} nodes")],
-                8,
+                24,
             ),
             graph(
                 "Sends and Recvs: highest bandwidth",
                 "With waiting.",
                 GBS,
                 [Query(f"{p2p}{RATE}))", "{{p2p_operation}} {{comm_name}}")],
-                8,
-                "No Sends and Recvs",
+                empty="No Sends and Recvs",
             ),
             graph(
                 "Sends and Recvs: bytes",
@@ -221,7 +220,6 @@ def _everything(own: str) -> PanelRow:
                         "{{p2p_operation}} {{comm_name}}",
                     )
                 ],
-                8,
             ),
         ],
     )

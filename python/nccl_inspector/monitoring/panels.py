@@ -143,6 +143,9 @@ def _override(which: str, matcher: str, properties: Json) -> Json:
 
 def _overrides(panel: Panel) -> list[Json]:
     found: list[Json] = list(panel.extra.get("overrides", []))
+    if panel.kind == "table":
+        # Otherwise a cell without a value says what an empty panel says.
+        found.append(_override("string", "byType", {"noValue": "-"}))
     for ref, query in zip(_refs(), panel.queries, strict=False):
         properties: Json = {}
         if query.dashed:

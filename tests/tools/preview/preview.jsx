@@ -24,11 +24,11 @@ function setDeep(target, path, value) {
   holder[last] = value;
 }
 
-// Of Grafana's matchers those two that our dashboards use.
-function configOf(panel, ref, name) {
+// Of Grafana's matchers those three that our dashboards use.
+function configOf(panel, ref, name, type) {
   const config = structuredClone(panel.fieldConfig.defaults);
   for (const { matcher, properties } of panel.fieldConfig.overrides) {
-    const own = { byFrameRefID: ref, byName: name }[matcher.id];
+    const own = { byFrameRefID: ref, byName: name, byType: type }[matcher.id];
     if (own === matcher.options) {
       properties.forEach(({ id, value }) => setDeep(config, id, value));
     }
@@ -37,7 +37,7 @@ function configOf(panel, ref, name) {
 }
 
 function makeField(panel, ref, name, type, values, index = 0) {
-  const config = configOf(panel, ref, name);
+  const config = configOf(panel, ref, name, type);
   const field = { name, type, values, config: { ...config, displayName: name }, labels: {}, state: { seriesIndex: index } };
   field.display = getDisplayProcessor({ field, theme });
   return field;
@@ -52,10 +52,12 @@ function seriesFrames(panel, series) {
   });
 }
 
-// What the transformation "organize" leaves of the series: columns of labels, and Value.
+// What the transformation "organize" leaves of the series: columns of labels that one of them has, and Value.
 function tableFrame(panel, series) {
   const { renameByName, indexByName } = panel.transformations[0].options;
-  const columns = Object.keys(renameByName).sort((a, b) => indexByName[a] - indexByName[b]);
+  const columns = Object.keys(renameByName)
+    .filter((column) => column === 'Value' || series.some((one) => column in one.labels))
+    .sort((a, b) => indexByName[a] - indexByName[b]);
   const fields = columns.map((column) => {
     const isValue = column === 'Value';
     const values = series.map((one) => (isValue ? one.values.at(-1) : one.labels[column] ?? ''));
