@@ -23,6 +23,7 @@ GROUPS = {
         "explain": "explain",
         "history": "history",
         "mark": "mark",
+        "ready": "ready",
         "report": "report",
         "run": "run",
         "show": "show",

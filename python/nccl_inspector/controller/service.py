@@ -31,6 +31,7 @@ from nccl_inspector.controller.queue import Entry, Queue
 from nccl_inspector.controller.report_child import Makers, make_report
 from nccl_inspector.controller.reused_uids import revoke
 from nccl_inspector.controller.shares import Shares, in_turns
+from nccl_inspector.controller.suspects import list_suspects
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.report.output import CPU_S as OUTPUT_CPU_S
 from nccl_inspector.settings.config import Config
@@ -135,12 +136,13 @@ class Controller:
         ]
 
     def _tidy(self, queued: Collection[int]) -> None:
-        """Close reports of former users, and remove what is too old."""
+        """Close reports of former users, remove what is too old, list the suspect nodes."""
         kept = {*queued, *self._queue.failed_jobs()}
         pause_s = PRUNE_S
         for work, about in (
             (partial(revoke, self._config), "closes reports of former users"),
             (partial(prune, self._config, time.time(), kept), "removes what is too old"),
+            (partial(list_suspects, self._config, time.time()), "lists suspect nodes"),
         ):
             outcome = self.children.run(work, about)
             if outcome.word != DONE:
