@@ -25,6 +25,7 @@ from nccl_inspector.model.card import Card
 from nccl_inspector.render.json import card_from_json
 from nccl_inspector.settings.config import Config
 from nccl_inspector.store.index import INDEX
+from nccl_inspector.store.suspects import read_suspects
 from nccl_inspector.summary.attempts import Loaded, load_summaries
 from nccl_inspector.summary.codec import encode
 from tests.sandbox import wait_until
@@ -43,6 +44,14 @@ def test_an_ended_job_becomes_a_stored_report(config: Config, tmp_path: Path) ->
     assert card.communicators[0].nranks == 2
     assert stored(config) == [42]
     assert left(config) == left(config, "failed") == []
+
+
+def test_a_pass_also_lists_the_suspect_nodes_for_all_users(config: Config, tmp_path: Path) -> None:
+    ended_job(config, tmp_path, 42)
+    run_pass(config, usual_makers(config))
+    listed = read_suspects(config.store_dir)
+    assert listed is not None
+    assert (listed.jobs, listed.suspects) == (1, ())
 
 
 def test_a_job_that_nvidias_plugin_measured_has_a_stored_report_of_its_means(
