@@ -23,6 +23,7 @@ GROUPS = {
         "explain": "explain",
         "history": "history",
         "mark": "mark",
+        "ras": "ras",
         "ready": "ready",
         "report": "report",
         "run": "run",

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NCCL's RAS service says of a running job."""

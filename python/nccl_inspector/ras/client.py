@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speak with NCCL's RAS service, which each process of a job with NCCL 2.24 or later runs.
+
+The protocol is lines over TCP (NCCL's src/ras/client_support.cc): a handshake, settings that are
+answered with OK, and one request whose answer ends with the connection. Only requests that change
+nothing are sent; the server's CONTROL is not among them. Whoever listens there may be anybody, so
+time and size of an answer have limits.
+"""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.system.printable import printable
+
+DEFAULT = "localhost:28028"
+PROTOCOL = 2
+GATHER_S = 5  # how long the server waits for the other processes of its job
+_CONNECT_S = 2.0
+_LINE_S = 5.0
+_ANSWER_S = 60.0
+ANSWER_BYTES_MAX = 256 << 20  # 16,384 ranks in 25 communicators
+LINE_BYTES_MAX = 1 << 16
+_CHUNK_BYTES = 1 << 16
+
+
+class RasError(InspectorError):
+    """The service is not there, gives no answer in time, or refuses."""
+
+
+class RefusedRequestError(RasError):
+    """The service does not know the request: its NCCL is too old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a service listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """Return it as NCCL_RAS_ADDR has it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """Return the address in a text like `localhost:28028` or `[::1]:28028`.
+
+    Raises:
+        InspectorError: it is no such text.
+    """
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+        raise InspectorError(f"not an address like {DEFAULT}: {printable(text[:80])}")
+    return Address(host, int(port))
+
+
+class _Connection:
+    """A connection after the handshake."""
+
+    def __init__(self, stream: socket.socket, where: Address) -> None:
+        self._stream, self._where = stream, where
+        self._data = b""
+
+    def _receive(self, until_s: float) -> bytes:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise RasError(f"{self._where}: no answer in time")
+        self._stream.settimeout(left_s)
+        try:
+            return self._stream.recv(_CHUNK_BYTES)
+        except TimeoutError:
+            raise RasError(f"{self._where}: no answer in time") from None
+        except OSError as err:
+            raise RasError(f"{self._where}: {err.strerror or err}") from err
+
+    def send(self, request: str) -> None:
+        """Send one line."""
+        try:
+            self._stream.settimeout(_LINE_S)
+            self._stream.sendall(f"{request}\n".encode("ascii"))
+        except OSError as err:
+            raise RasError(f"{self._where}: {err.strerror or err}") from err
+
+    def line(self, seconds: float = _LINE_S) -> str:
+        """Return the next line, without its end."""
+        until_s = time.monotonic() + seconds
+        while b"\n" not in self._data:
+            if len(self._data) > LINE_BYTES_MAX:
+                raise RasError(f"{self._where}: this is not NCCL's RAS service")
+            data = self._receive(until_s)
+            if not data:
+                raise RasError(f"{self._where}: the connection was closed")
+            self._data += data
+        line, _, self._data = self._data.partition(b"\n")
+        return printable(line.decode("ascii", "replace").rstrip("\r"))
+
+    def request(self, request: str) -> None:
+        """Send a setting and expect OK.
+
+        Raises:
+            RefusedRequestError: the service does not know it.
+            RasError: another answer, or none.
+        """
+        self.send(request)
+        answer = self.line()
+        if answer.startswith("ERROR: Unknown command"):
+            raise RefusedRequestError(f"{self._where}: NCCL is too old for: {request}")
+        if answer != "OK":
+            raise RasError(f"{self._where}: {answer[:200]}")
+
+    def rest(self) -> bytes:
+        """Return all that comes until the service closes the connection."""
+        until_s = time.monotonic() + _ANSWER_S
+        parts, size = [self._data], len(self._data)
+        while data := self._receive(until_s):
+            parts.append(data)
+            size += len(data)
+            if size > ANSWER_BYTES_MAX:
+                raise RasError(f"{self._where}: more than {ANSWER_BYTES_MAX >> 20} MiB")
+        return b"".join(parts)
+
+    def lines(self) -> Iterator[str]:
+        """Yield line by line what comes, for as long as the service goes on."""
+        self._stream.settimeout(None)
+        data = self._data
+        while True:
+            *lines, data = data.split(b"\n")
+            yield from (printable(line.decode("ascii", "replace")) for line in lines)
+            more = self._stream.recv(_CHUNK_BYTES)
+            if not more or len(data) > LINE_BYTES_MAX:
+                return
+            data += more
+
+
+@contextmanager
+def connected(where: Address) -> Iterator[_Connection]:
+    """Give a connection after the handshake.
+
+    Raises:
+        RasError: nobody listens there, or not NCCL.
+    """
+    try:
+        stream = socket.create_connection((where.host, where.port), _CONNECT_S)
+    except OSError as err:
+        why = "no answer in time" if isinstance(err, TimeoutError) else err.strerror or err
+        raise RasError(f"{where}: {why}") from err
+    with stream:
+        connection = _Connection(stream, where)
+        connection.send(f"CLIENT PROTOCOL {PROTOCOL}")
+        if not connection.line().startswith("SERVER PROTOCOL "):
+            raise RasError(f"{where}: this is not NCCL's RAS service")
+        yield connection
+
+
+def ask_status(where: Address) -> bytes:
+    """Return the state of the job as JSON text.
+
+    Raises:
+        RasError: there is no service, or NCCL is older than 2.28.7.
+    """
+    with connected(where) as connection:
+        connection.request(f"TIMEOUT {GATHER_S}")
+        try:
+            connection.request("SET FORMAT json")
+        except RefusedRequestError:
+            raise RefusedRequestError(
+                f"{where}: its NCCL is older than 2.28.7 and has no JSON; ncclras prints its text"
+            ) from None
+        connection.send("STATUS")
+        return connection.rest()
+
+
+def ask_diagnostics(where: Address) -> list[str]:
+    """Return the lines of RAS' diagnostics: inventory, driver, ECC, Xid, environment, paths.
+
+    Raises:
+        RasError: there is no service, NCCL is older than 2.31, or another client asks just now.
+    """
+    with connected(where) as connection:
+        connection.send("DIAGNOSTICS")
+        first = connection.line(_ANSWER_S)  # the service goes on listening after a refusal
+        if first.startswith("ERROR: Unknown command"):
+            raise RefusedRequestError(
+                f"{where}: its NCCL is older than 2.31 and has no diagnostics"
+            )
+        if first.startswith(("ERROR:", "BUSY:")):
+            raise RasError(f"{where}: {first[:200]}")
+        text = connection.rest().decode("ascii", "replace")
+    return [first, *map(printable, text.splitlines())]
+
+
+def follow(where: Address) -> Iterator[str]:
+    """Yield lines about what happens to the job's processes, until the connection ends.
+
+    Raises:
+        RasError: there is no service, or NCCL is older than 2.29.
+    """
+    with connected(where) as connection:
+        try:
+            connection.request("MONITOR all")
+        except RefusedRequestError:
+            raise RefusedRequestError(
+                f"{where}: its NCCL is older than 2.29 and cannot be followed"
+            ) from None
+        yield from connection.lines()

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nccl-inspector ras`: NCCL's RAS service is asked, and nothing it says is simply believed."""
+
+import json
+import os
+import socketserver
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from nccl_inspector.commands.ras import ras
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.model.process import Process
+from nccl_inspector.ras import client
+from nccl_inspector.ras.beside import own_counts
+from nccl_inspector.ras.client import Address, RasError, ask_diagnostics, ask_status, parse_address
+from nccl_inspector.ras.find import find_places
+from nccl_inspector.ras.judge import State, judge
+from nccl_inspector.ras.status import RasStatus, parse_status
+from nccl_inspector.ras.text import COLUMNS, status_lines
+from tests.support.boxes import BoxOf, CommOf, write_box
+from tests.support.ras_service import RasService, listening, recorded, serving
+from tests.support.summaries import read_process
+
+NEW = (2, 32, 3)
+JOB = 4711
+
+
+def states(first: RasStatus, second: RasStatus | None = None) -> list[State]:
+    (comm,) = judge(first, second)
+    return [rank.state for rank in comm.ranks]
+
+
+def with_launches(status: RasStatus, launches: Sequence[int]) -> RasStatus:
+    """The same answer with so many AllReduces of each rank, and nothing else."""
+    (comm,) = status.comms
+    ranks = [
+        replace(rank, launched={"AllReduce": count})
+        for rank, count in zip(comm.ranks, launches, strict=True)
+    ]
+    return replace(status, comms=(replace(comm, ranks=tuple(ranks)),))
+
+
+@pytest.mark.parametrize("release", ["2.28.9", "2.32.3"])
+def test_a_healthy_job_has_no_rank_with_anything_wrong(release: str) -> None:
+    status = parse_status(recorded(f"healthy-{release}"))
+    (comm,) = status.comms
+    assert (status.nccl, comm.size, len(comm.ranks), comm.missing) == (release, 3, 3, ())
+    assert set(states(status)) == {State.WELL}
+
+
+# NCCL 2.28.9 leaves out a comma in this answer.
+@pytest.mark.parametrize("release", ["2.28.9", "2.32.3"])
+def test_a_killed_rank_is_dead(release: str) -> None:
+    status = parse_status(recorded(f"dead-{release}"))
+    assert states(status) == [State.WELL, State.WELL, State.DEAD]
+
+
+def test_a_rank_that_stays_behind_is_told_from_one_that_moves() -> None:
+    status = parse_status(recorded("healthy-2.32.3"))
+    before = with_launches(status, [100, 99, 70])
+    assert set(states(before)) == {State.WELL}  # one look cannot tell
+    assert set(states(before, with_launches(status, [150, 149, 120]))) == {State.WELL}
+    stuck = with_launches(status, [101, 101, 70])
+    assert states(before, stuck) == [State.WELL, State.WELL, State.BEHIND]
+
+
+def test_that_nothing_is_launched_is_said_and_accuses_nobody() -> None:
+    still = with_launches(parse_status(recorded("healthy-2.32.3")), [7, 7, 7])
+    (comm,) = judge(still, still)
+    assert comm.stands_still
+    assert not comm.unwell
+    assert "no rank has launched a collective between the looks" in "\n".join(
+        status_lines([comm], {})
+    )
+
+
+def test_an_asynchronous_error_is_named() -> None:
+    healthy = recorded("healthy-2.32.3")
+    status = parse_status(healthy.replace(b'"async_error": 0', b'"async_error": 6', 1))
+    text = "\n".join(status_lines(judge(status), {}))
+    assert states(status)[0] is State.ERROR
+    assert "rank 0 (127.0.0.1, pid " in text
+    assert " error: remote process error" in text
+
+
+def test_the_plugins_counts_stand_beside_the_same_rank_of_the_same_communicator(
+    tmp_path: Path,
+) -> None:
+    status = parse_status(recorded("healthy-2.32.3"))
+    (comm,) = status.comms
+    box = BoxOf([replace(CommOf(0, 1, 3), id=comm.hash)], [])
+    process: Process = read_process(write_box(tmp_path, "0_1", box))
+    own = own_counts([process])
+    lines = list(status_lines(judge(status), own))
+    assert set(own) == {(comm.hash, 1)}
+    (row,) = [line for line in lines if line.split()[:1] == ["1"]]
+    counts = own[comm.hash, 1]
+    assert row.split()[-3:] == list(map(str, (counts.enqueued, counts.started, counts.completed)))
+    assert max(map(len, lines)) <= COLUMNS
+
+
+def test_the_command_looks_twice_and_changes_nothing() -> None:
+    first = recorded("healthy-2.32.3")
+    service = RasService(NEW, [first, recorded("dead-2.32.3")])
+    with serving(service) as where:
+        done = CliRunner().invoke(ras, ["--address", str(where), "--seconds", "0.1"])
+    assert done.exit_code == 1
+    assert "rank 2 (127.0.0.1, pid" in done.output
+    assert ") dead" in done.output
+    assert service.asked == ["CLIENT PROTOCOL 2", "TIMEOUT 5", "SET FORMAT json", "STATUS"] * 2
+
+
+def test_json_has_every_rank() -> None:
+    with serving(RasService(NEW, [recorded("healthy-2.32.3")])) as where:
+        done = CliRunner().invoke(ras, ["--address", str(where), "--seconds", "0", "--json"])
+    (comm,) = json.loads(done.output)["communicators"]
+    assert [rank["rank"] for rank in comm["ranks"]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("release", "words", "why"),
+    [
+        ((2, 27, 7), ["--seconds", "0"], "older than 2.28.7 and has no JSON"),
+        ((2, 28, 9), ["--monitor"], "older than 2.29 and cannot be followed"),
+        ((2, 30, 7), ["--diagnostics"], "older than 2.31 and has no diagnostics"),
+    ],
+)
+def test_an_old_nccl_is_told_in_one_line(
+    release: tuple[int, int, int], words: list[str], why: str
+) -> None:
+    with serving(RasService(release, [recorded("healthy-2.28.9")])) as where:
+        done = CliRunner().invoke(ras, ["--address", str(where), *words])
+    assert done.exit_code == 1
+    assert why in str(done.exception)
+
+
+def test_what_it_prints_of_others_controls_no_terminal() -> None:
+    with serving(RasService(NEW, [b""])) as where:
+        assert ask_diagnostics(where) == ["n1:7 NCCL DIAG [OK]   Xid/SXid: no events?"]
+        done = CliRunner().invoke(ras, ["--address", str(where), "--monitor"])
+    assert done.output == "[now] PEER_DEAD: Process 7?[2J on node n2\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"{}", b"[]", b"[" * 100_000, b'{"communicators": 7}',
+        recorded("healthy-2.32.3").replace(b'"rank": 1', b'"rank": 1e400'),
+        recorded("healthy-2.32.3").replace(b'"host": "127.0.0.1"', b'"host": ["x"]'),
+        recorded("healthy-2.32.3").replace(b'"hash": "0x', b'"hash": "0xg'),
+        recorded("healthy-2.32.3").replace(b'"AllReduce": ', b'"AllReduce": -'),
+        recorded("healthy-2.32.3")[:900],
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_none_is_refused(data: bytes) -> None:
+    with pytest.raises(RefusedError):
+        parse_status(data)
+
+
+def _never_ends(handler: socketserver.StreamRequestHandler) -> None:
+    for _ in range(3):
+        handler.rfile.readline()
+        handler.wfile.write(b"SERVER PROTOCOL 2\nOK\nOK\n")
+    try:
+        while True:
+            handler.wfile.write(b" " * (1 << 16))
+    except OSError:
+        return
+
+
+def _says_nothing(handler: socketserver.StreamRequestHandler) -> None:
+    while handler.rfile.readline():
+        pass
+
+
+def _is_no_ras(handler: socketserver.StreamRequestHandler) -> None:
+    handler.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+
+@pytest.mark.parametrize("server", [_never_ends, _says_nothing, _is_no_ras])
+def test_a_server_that_is_no_ras_service_costs_little(
+    monkeypatch: pytest.MonkeyPatch,
+    server: Callable[[socketserver.StreamRequestHandler], None],
+) -> None:
+    monkeypatch.setattr(client, "ANSWER_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(client, "_ANSWER_S", 5.0)
+    begun_s = time.monotonic()
+    with listening(server) as where, pytest.raises(RasError):
+        ask_status(where)
+    assert time.monotonic() - begun_s < 20
+
+
+def test_the_jobs_own_address_is_found_by_its_processes(tmp_path: Path) -> None:
+    def process(pid: int, *words: str) -> None:
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "environ").write_bytes("\0".join(words).encode())
+
+    process(1, "SLURM_JOB_ID=1", "NCCL_RAS_ADDR=localhost:1001")
+    process(2, f"SLURM_JOB_ID={JOB}", "NCCL_RAS_ADDR=localhost:1002")
+    process(3, f"SLURM_JOB_ID={JOB}", "NCCL_RAS_ADDR=localhost:1002")
+    process(4, f"SLURM_JOB_ID={JOB}")
+    process(5, f"SLURM_JOB_ID={JOB}", "NCCL_RAS_ENABLE=0")
+    process(6, f"SLURM_JOB_ID={JOB}", "NCCL_RAS_ADDR=169.254.169.254:80")
+    found = find_places(JOB, tmp_path)
+    assert set(found.addresses) == {Address("localhost", 1002), Address("localhost", 28028)}
+    assert set(found.problems) == {
+        "NCCL_RAS_ENABLE=0 switches the service off",
+        "NCCL_RAS_ADDR is 169.254.169.254:80, not this host: give it as --address",
+    }
+
+
+def test_a_process_in_a_network_of_its_own_is_said_and_not_asked() -> None:
+    with subprocess.Popen(
+        ["unshare", "--net", sys.executable, "-c", "print(flush=True); input()"],
+        env=os.environ | {"SLURM_JOB_ID": str(JOB)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as child:  # fmt: skip
+        assert child.stdout
+        child.stdout.readline()
+        found = find_places(JOB)
+        child.kill()
+    assert found.addresses == ()
+    assert found.problems == (
+        "a process has a network namespace of its own: ask inside its container",
+    )
+
+
+def test_a_job_that_is_not_here_is_told_how_to_ask() -> None:
+    done = CliRunner().invoke(ras, ["99999"])
+    assert "srun --jobid=99999 --overlap -N1 -n1 nccl-inspector ras 99999" in str(done.exception)
+
+
+@pytest.mark.parametrize("text", ["", "localhost", "localhost:0", "localhost:99999", ":1", "a:b"])
+def test_an_address_without_host_or_port_is_an_error(text: str) -> None:
+    with pytest.raises(Exception, match="not an address like"):
+        parse_address(text)
+
+
+def test_an_address_is_written_as_nccl_reads_it() -> None:
+    assert str(parse_address("[::1]:28028")) == "[::1]:28028"
+    assert str(parse_address("localhost:28028")) == "localhost:28028"
