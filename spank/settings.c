@@ -85,6 +85,8 @@ static void store(struct settings *settings, const struct setting *setting, cons
 			continue;
 		if (setting->type == SETTING_TYPE_MODE)
 			settings->mode = (enum mode)number;
+		else if (setting->type == SETTING_TYPE_VERSIONS)
+			values_expand_versions(place, text);
 		else if (values_are_text(setting->type))
 			memcpy(place, text, strlen(text) + 1);
 		else
