@@ -28,6 +28,7 @@ static const struct {
 } places[] = {
 	{ "default", offsetof(struct settings, mode) },
 	{ "partitions", offsetof(struct settings, partitions) },
+	{ "qos", offsetof(struct settings, qos) },
 	{ "min_gpus", offsetof(struct settings, min_gpus) },
 	{ "sample", offsetof(struct settings, sample) },
 	{ "interval", offsetof(struct settings, interval_us) },

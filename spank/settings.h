@@ -70,7 +70,8 @@ struct setting {
 /* The settings that matter for a job's tasks. */
 struct settings {
 	enum mode mode;                       /* setting `default`, or what the job asked for */
-	char partitions[SETTINGS_TEXT_BYTES]; /* these three limit the site's default */
+	char partitions[SETTINGS_TEXT_BYTES]; /* these four limit the site's default */
+	char qos[SETTINGS_TEXT_BYTES];
 	uint64_t min_gpus;
 	uint64_t sample;
 	uint64_t interval_us;

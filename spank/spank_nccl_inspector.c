@@ -261,11 +261,16 @@ static bool attempt_fits(spank_t spank, const struct settings *settings,
 
 /* Whether the site's default applies to this job. If not, that is normal and only worth a debug
  * message. */
-static bool default_fits(const struct settings *settings, const struct taskenv_job *job,
-                         const struct policy_job *facts)
+static bool default_fits(spank_t spank, const struct settings *settings,
+                         const struct taskenv_job *job, struct policy_job *facts)
 {
-	const char *refusal = policy_refusal(settings, facts);
+	/* Slurm sets it for the tasks, too. A user may change it there, and may opt in or out. */
+	const char *qos = *facts->qos ? NULL : get_task_variable(spank, "SLURM_JOB_QOS");
+	const char *refusal;
 
+	if (qos)
+		snprintf(facts->qos, sizeof(facts->qos), "%s", qos);
+	refusal = policy_refusal(settings, facts);
 	if (refusal)
 		slurm_debug(PREFIX "job %" PRIu32 ": no metrics: %s", job->id, refusal);
 	return !refusal;
@@ -287,7 +292,7 @@ static void decide(spank_t spank, int ac, char **av, const struct taskenv_job *j
 			return;
 		if (node_ready(settings, job, why) &&
 		    attempt_fits(spank, settings, job, &facts, why)) {
-			if (!found && !default_fits(settings, job, &facts))
+			if (!found && !default_fits(spank, settings, job, &facts))
 				settings->mode = MODE_OFF;
 			return;
 		}

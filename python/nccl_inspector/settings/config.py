@@ -59,6 +59,7 @@ class Config:
 
     default: str
     partitions: str
+    qos: str
     min_gpus: int
     sample: int
     interval_s: float

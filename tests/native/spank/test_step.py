@@ -224,6 +224,26 @@ def test_a_policy_bounds_the_sites_default_but_not_a_wish(
     assert not node.step(*words, "--option=off").env
 
 
+@pytest.mark.parametrize(
+    ("told", "environment", "measured"),
+    [
+        ("high", "", True),
+        ("normal", "high", False),  # slurmd's word counts
+        ("", "high", True),
+        ("", "normal", False),
+        ("", "", False),
+    ],
+)
+def test_the_qos_is_slurmds_or_else_the_environments(
+    node: Node, told: str, environment: str, measured: bool
+) -> None:
+    node.write_manifest(42, MANIFEST | {"qos": told})
+    env = {"SLURM_JOB_QOS": environment} if environment else {}
+    host = node.step("--word=default=prom", "--word=qos=urgent,high", env=env)
+    assert ("NCCL_INSPECTOR_ENABLE" in host.env) == measured
+    assert not host.messages
+
+
 def test_every_component_of_a_het_job_is_sampled_alike(node: Node) -> None:
     words = "--word=default=prom", "--word=sample=42"
     node.prolog(43)
