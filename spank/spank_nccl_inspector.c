@@ -6,6 +6,7 @@
  * job is submitted: a job without metrics is better than no job. The callbacks before and after
  * each job are in job_script.c.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,10 +65,15 @@ static int take_option(int val, const char *value, int remote)
 	if (remote)
 		return 0; /* user_init checks it: an error here would end the step */
 	settings_init(&scratch);
-	if (!options_parse(&scratch, option_value, why))
-		return 0;
-	slurm_error(PREFIX "%s", why);
-	return -1;
+	if (options_parse(&scratch, option_value, why)) {
+		slurm_error(PREFIX "%s", why);
+		return -1;
+	}
+	/* Not refused, because the rest of the crontab is in order. */
+	if (!remote && !strcmp(program_invocation_short_name, "scrontab"))
+		slurm_error(PREFIX "--nccl-inspector has no effect in a crontab, because scrontab "
+		                   "does not hand it to the job: give it to srun in the script");
+	return 0;
 }
 
 static struct spank_option option = {

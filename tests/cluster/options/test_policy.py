@@ -74,9 +74,7 @@ def test_a_user_may_opt_out(healthy_cluster: Cluster) -> None:
 @pytest.fixture(scope="module")
 def cluster_with_qos(cluster_dir: Path) -> Iterator[Cluster]:
     """A cluster with accounting, whose user may have two QOS."""
-    options = Options(
-        agents=False, monitoring=False, accounting=True, plugstack=(DEFAULT, "qos=urgent,high")
-    )
+    options = Options(monitoring=False, accounting=True, plugstack=(DEFAULT, "qos=urgent,high"))
     with brought_up(cluster_dir, options) as cluster:
         for words in (
             ("qos", "high"),
