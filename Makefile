@@ -43,7 +43,7 @@ PLAYER_CHECK_BIN := $(patsubst tests/native/player/check/%.c,$(B)/player/%,$(wil
 BENCH_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/bench/nccl/*.c))
 BENCH_BIN := $(B)/bench/nccl $(patsubst tests/bench/nccl/lib/%.c,$(B)/bench/%.so,$(wildcard tests/bench/nccl/lib/*.c))
 PLAYER_CHECK_SO := $(patsubst tests/native/player/check/lib/%.c,$(B)/player/%.so,$(wildcard tests/native/player/check/lib/*.c))
-GEN := build/gen/settings_table.h build/gen/metrics_table.h
+GEN := build/gen/settings_table.h build/gen/metrics_table.h build/gen/deny_nccl.h
 
 PROFILER := $(B)/libnccl-profiler-inspector.so
 SPANK := $(SB)/spank_nccl_inspector.so
@@ -81,6 +81,9 @@ build/gen/settings_table.h: python/nccl_inspector/settings/settings.tsv packagin
 build/gen/metrics_table.h: python/nccl_inspector/exposition/metrics.tsv packaging/gen-metrics.awk
 	@mkdir -p $(@D)
 	@awk -f packaging/gen-metrics.awk $< >$@.tmp && mv $@.tmp $@
+build/gen/deny_nccl.h: python/nccl_inspector/settings/deny_nccl.tsv packaging/gen-deny-nccl.awk
+	@mkdir -p $(@D)
+	@awk -f packaging/gen-deny-nccl.awk $< >$@.tmp && mv $@.tmp $@
 
 build/gen/nccl-inspector.conf.sample: python/nccl_inspector/settings/settings.tsv packaging/gen-conf.awk
 	@mkdir -p $(@D)

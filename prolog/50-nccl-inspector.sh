@@ -72,7 +72,7 @@ read -r boot </proc/sys/kernel/random/boot_id
 if [ -e "$dir" ] || [ -L "$dir" ]; then move_old; fi
 [ -n "$wanted" ] || exit 0
 for line in format=1 "job_id=$job" "uid=$uid" "gid=$gid" "user=${SLURM_JOB_USER-}" \
-	"account=${SLURM_JOB_ACCOUNT-}" "partition=${SLURM_JOB_PARTITION-}" "node=${SLURMD_NODENAME-}" \
+	"account=${SLURM_JOB_ACCOUNT-}" "partition=${SLURM_JOB_PARTITION-}" "qos=${SLURM_JOB_QOS-}" "node=${SLURMD_NODENAME-}" \
 	"nodelist=${SLURM_JOB_NODELIST-${SLURM_NODELIST-}}" "num_nodes=${SLURM_JOB_NUM_NODES-}" \
 	"cluster=${SLURM_CLUSTER_NAME-}" "gpus=${SLURM_JOB_GPUS-}" "restart=$restart" "boot_id=$boot" \
 	"job_start=$begun" "het_job_id=${SLURM_HET_JOB_ID-}" "work_dir=${SLURM_JOB_WORK_DIR-}" "mode=$mode" \

@@ -25,6 +25,10 @@ const char *policy_refusal(const struct settings *settings, const struct policy_
 
 	if (*settings->partitions && !has_word(settings->partitions, job->partition))
 		return "the site's default is not for its partition";
+	if (*settings->qos && !*job->qos)
+		return "the site's default is for some QOS, and Slurm does not tell the job's";
+	if (*settings->qos && !has_word(settings->qos, job->qos))
+		return "the site's default is not for its QOS";
 	if (!__builtin_mul_overflow(job->gpus, job->nodes, &gpus) && gpus < settings->min_gpus)
 		return "the site's default is for jobs with more GPUs";
 	if (settings->sample > 1 && job->id % settings->sample)
@@ -67,19 +71,28 @@ static uint64_t count_gpus(const char *list)
 	return count;
 }
 
+/* Copies a value, which ends at its newline. Returns whether there is room for it. */
+static bool copy_value(char out[SETTINGS_TEXT_BYTES], const char *value)
+{
+	size_t len = strcspn(value, "\n");
+
+	if (len >= SETTINGS_TEXT_BYTES)
+		return false;
+	memcpy(out, value, len);
+	out[len] = '\0';
+	return true;
+}
+
 int policy_parse_manifest(struct policy_job *job, const char *text)
 {
 	static const char end[] = "\nend\n";
 	const char *partition = find_value(text, "partition");
-	size_t len = strlen(text), partition_len;
+	const char *qos = find_value(text, "qos"); /* not in that of an older prolog */
+	size_t len = strlen(text);
 
-	if (len < strlen(end) || strcmp(text + len - strlen(end), end) != 0 || !partition)
+	if (len < strlen(end) || strcmp(text + len - strlen(end), end) != 0 || !partition ||
+	    !copy_value(job->partition, partition) || !copy_value(job->qos, qos ? qos : ""))
 		return -EINVAL;
-	partition_len = strcspn(partition, "\n");
-	if (partition_len >= sizeof(job->partition))
-		return -EINVAL;
-	memcpy(job->partition, partition, partition_len);
-	job->partition[partition_len] = '\0';
 	job->id = find_number(text, "het_job_id");
 	if (!job->id)
 		job->id = find_number(text, "job_id");

@@ -2,7 +2,8 @@
 /* policy.h - decide whether the site's default applies to a job that asked for nothing.
  *
  * The decision uses the manifest, which the prolog wrote as root. So every step of a job gets the
- * same answer, whatever is in the job's environment.
+ * same answer, whatever is in the job's environment. Only the QOS is the environment's if slurmd
+ * did not tell it to the prolog.
  */
 #ifndef NCCL_INSPECTOR_POLICY_H
 #define NCCL_INSPECTOR_POLICY_H
@@ -18,6 +19,7 @@ struct policy_job {
 	uint64_t nodes;
 	uint64_t restart; /* 0: the first attempt */
 	char partition[SETTINGS_TEXT_BYTES];
+	char qos[SETTINGS_TEXT_BYTES]; /* empty: slurmd did not tell it (before Slurm 26.05) */
 };
 
 /* Returns NULL if the default applies to this job, else a short text that says why not. */

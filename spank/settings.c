@@ -28,6 +28,7 @@ static const struct {
 } places[] = {
 	{ "default", offsetof(struct settings, mode) },
 	{ "partitions", offsetof(struct settings, partitions) },
+	{ "qos", offsetof(struct settings, qos) },
 	{ "min_gpus", offsetof(struct settings, min_gpus) },
 	{ "sample", offsetof(struct settings, sample) },
 	{ "interval", offsetof(struct settings, interval_us) },
@@ -85,6 +86,8 @@ static void store(struct settings *settings, const struct setting *setting, cons
 			continue;
 		if (setting->type == SETTING_TYPE_MODE)
 			settings->mode = (enum mode)number;
+		else if (setting->type == SETTING_TYPE_VERSIONS)
+			values_expand_versions(place, text);
 		else if (values_are_text(setting->type))
 			memcpy(place, text, strlen(text) + 1);
 		else

@@ -32,7 +32,7 @@ enum setting_type {
 	SETTING_TYPE_PERCENT,  /* kept in thousandths of a percent */
 	SETTING_TYPE_DIR,      /* a directory; may be relative to the task's own */
 	SETTING_TYPE_SWITCH,   /* enum settings_switch */
-	SETTING_TYPE_VERSIONS, /* like 2.28.0-2.28.5,2.31.2 */
+	SETTING_TYPE_VERSIONS, /* like recommended,2.28.0-2.28.5; kept without the word */
 	SETTING_TYPE_LIBRARY,  /* a path, or a name that the loader searches */
 };
 
@@ -70,7 +70,8 @@ struct setting {
 /* The settings that matter for a job's tasks. */
 struct settings {
 	enum mode mode;                       /* setting `default`, or what the job asked for */
-	char partitions[SETTINGS_TEXT_BYTES]; /* these three limit the site's default */
+	char partitions[SETTINGS_TEXT_BYTES]; /* these four limit the site's default */
+	char qos[SETTINGS_TEXT_BYTES];
 	uint64_t min_gpus;
 	uint64_t sample;
 	uint64_t interval_us;

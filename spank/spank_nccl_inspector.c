@@ -6,6 +6,7 @@
  * job is submitted: a job without metrics is better than no job. The callbacks before and after
  * each job are in job_script.c.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,10 +65,15 @@ static int take_option(int val, const char *value, int remote)
 	if (remote)
 		return 0; /* user_init checks it: an error here would end the step */
 	settings_init(&scratch);
-	if (!options_parse(&scratch, option_value, why))
-		return 0;
-	slurm_error(PREFIX "%s", why);
-	return -1;
+	if (options_parse(&scratch, option_value, why)) {
+		slurm_error(PREFIX "%s", why);
+		return -1;
+	}
+	/* Not refused, because the rest of the crontab is in order. */
+	if (!remote && !strcmp(program_invocation_short_name, "scrontab"))
+		slurm_error(PREFIX "--nccl-inspector has no effect in a crontab, because scrontab "
+		                   "does not hand it to the job: give it to srun in the script");
+	return 0;
 }
 
 static struct spank_option option = {
@@ -261,11 +267,16 @@ static bool attempt_fits(spank_t spank, const struct settings *settings,
 
 /* Whether the site's default applies to this job. If not, that is normal and only worth a debug
  * message. */
-static bool default_fits(const struct settings *settings, const struct taskenv_job *job,
-                         const struct policy_job *facts)
+static bool default_fits(spank_t spank, const struct settings *settings,
+                         const struct taskenv_job *job, struct policy_job *facts)
 {
-	const char *refusal = policy_refusal(settings, facts);
+	/* Slurm sets it for the tasks, too. A user may change it there, and may opt in or out. */
+	const char *qos = *facts->qos ? NULL : get_task_variable(spank, "SLURM_JOB_QOS");
+	const char *refusal;
 
+	if (qos)
+		snprintf(facts->qos, sizeof(facts->qos), "%s", qos);
+	refusal = policy_refusal(settings, facts);
 	if (refusal)
 		slurm_debug(PREFIX "job %" PRIu32 ": no metrics: %s", job->id, refusal);
 	return !refusal;
@@ -287,7 +298,7 @@ static void decide(spank_t spank, int ac, char **av, const struct taskenv_job *j
 			return;
 		if (node_ready(settings, job, why) &&
 		    attempt_fits(spank, settings, job, &facts, why)) {
-			if (!found && !default_fits(settings, job, &facts))
+			if (!found && !default_fits(spank, settings, job, &facts))
 				settings->mode = MODE_OFF;
 			return;
 		}

@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "deny_nccl.h"
+
+#define RECOMMENDED "recommended"
 #define LENGTH(array) (sizeof(array) / sizeof(*(array)))
 
 static const char *const mode_names[] = {
@@ -117,25 +120,65 @@ static bool parse_version(const char **text, uint32_t *out)
 	return true;
 }
 
-static bool parse_versions(const char *text)
+/* Whether the list goes on with the word that stands for the package's own list. */
+static bool begins_with_recommended(const char *text)
+{
+	return strcspn(text, ",") == sizeof(RECOMMENDED) - 1 &&
+	       !strncmp(text, RECOMMENDED, sizeof(RECOMMENDED) - 1);
+}
+
+/* Parses a version or a range and moves `text` behind it. */
+static bool parse_range(const char **text)
 {
 	uint32_t first, last;
 
+	if (!parse_version(text, &first))
+		return false;
+	last = first;
+	return (**text != '-' || ((*text)++, parse_version(text, &last))) && first <= last;
+}
+
+static bool parse_versions(const char *text)
+{
+	char expanded[SETTINGS_TEXT_BYTES];
+
 	if (!*text)
 		return true;
-	if (strnlen(text, SETTINGS_TEXT_BYTES) == SETTINGS_TEXT_BYTES)
+	if (!values_expand_versions(expanded, text))
 		return false;
 	for (;; text++) {
-		if (!parse_version(&text, &first))
-			return false;
-		last = first;
-		if (*text == '-' && (text++, !parse_version(&text, &last)))
-			return false;
-		if (last < first || (*text && *text != ','))
+		if (begins_with_recommended(text))
+			text += sizeof(RECOMMENDED) - 1;
+		else if (!parse_range(&text) || (*text && *text != ','))
 			return false;
 		if (!*text)
 			return true;
 	}
+}
+
+bool values_expand_versions(char out[SETTINGS_TEXT_BYTES], const char *text)
+{
+	size_t len = 0;
+
+	*out = '\0';
+	while (*text) {
+		size_t item_len = strcspn(text, ",");
+		bool is_word = begins_with_recommended(text);
+		const char *item = is_word ? DENY_NCCL_RECOMMENDED : text;
+		size_t room = SETTINGS_TEXT_BYTES - len;
+		size_t wanted = is_word ? strlen(item) : item_len;
+		int n;
+
+		if (wanted >= room)
+			return false;
+		n = snprintf(out + len, room, "%s%.*s", len ? "," : "", (int)wanted, item);
+		if (n < 0 || (size_t)n >= room)
+			return false;
+		len += (size_t)n;
+		text += item_len;
+		text += *text == ',';
+	}
+	return true;
 }
 
 bool values_parse(enum setting_type type, const char *text, uint64_t *number)
@@ -199,7 +242,7 @@ const char *values_help(enum setting_type type)
 	case SETTING_TYPE_ADDRESS:
 		return "an address such as 127.0.0.1:9435";
 	case SETTING_TYPE_VERSIONS:
-		return "versions such as 2.28.0-2.28.5,2.31.2";
+		return "versions such as recommended,2.28.0-2.28.5";
 	case SETTING_TYPE_PERCENT:
 	case SETTING_TYPE_COUNT:
 		break;

@@ -12,6 +12,10 @@ bool values_parse(enum setting_type type, const char *text, uint64_t *number);
 /* Whether values of this type are kept as text. */
 bool values_are_text(enum setting_type type);
 
+/* Copies a list of versions; in the place of the word `recommended` it puts the list that comes
+ * with the package. Returns whether there is room for all of it. */
+bool values_expand_versions(char out[SETTINGS_TEXT_BYTES], const char *text);
+
 /* Returns what a value of this type must be, for the end of an error message. */
 const char *values_help(enum setting_type type);
 

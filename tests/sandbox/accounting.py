@@ -1,5 +1,6 @@
 """The cluster's accounting: a MariaDB without a port, and slurmdbd on it."""
 
+import shutil
 from pathlib import Path
 
 from tests.sandbox.errors import ClusterError
@@ -32,8 +33,19 @@ def start_mariadb(layout: Layout) -> None:
 
 def start_slurmdbd(layout: Layout) -> None:
     """Start slurmdbd on a MariaDB that answers."""
-    argv = ["env", f"MYSQL_UNIX_PORT={_socket(layout)}", "slurmdbd", "-D"]
+    argv = ["env", f"MYSQL_UNIX_PORT={_socket(layout)}", *_client_library(layout), "slurmdbd", "-D"]
     Machine(layout, HEAD).start("slurmdbd", argv)
+
+
+def _client_library(layout: Layout) -> list[str]:
+    """With a newer libmariadb3 than the host's, slurmdbd ends at its first query."""
+    own = next(Path("/usr/lib").glob("*-linux-gnu/libmariadb.so.3"), None)
+    if layout.tree is None or own is None:
+        return []
+    place = layout.root / "lib"
+    place.mkdir(exist_ok=True)
+    shutil.copy(own, place)
+    return [f"LD_LIBRARY_PATH={place}"]
 
 
 def mariadb_answers(layout: Layout) -> bool:

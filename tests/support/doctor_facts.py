@@ -13,6 +13,7 @@ from nccl_inspector.doctor.elf import Elf
 from nccl_inspector.doctor.facts import (
     Agent,
     Controller,
+    Enroot,
     Exporter,
     Facts,
     FileFacts,
@@ -186,6 +187,13 @@ def healthy() -> Facts:
         monitoring=Monitoring((exporter,), (Page(exporter.url, 4.0, scrape_error=False),)),
         scrape=Scrape("http://prometheus:9090", "n1", 20.0),
         gpus=Gpus(8, "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", has_bindings=True),
+        enroot=Enroot(
+            FileFacts(Path("/etc/enroot/mounts.d/50-nccl-inspector.fstab"), mode=0o100644),
+            FileFacts(Path("/etc/enroot/hooks.d/50-nccl-inspector.sh"), mode=0o100755),
+            (LIB, RUN / "control"),
+            {"run_dir": RUN / "control", "profiler": PLUGIN},
+        ),
+        nccl={"/usr/lib/x86_64-linux-gnu/libnccl.so.2.28.3": (2, 28, 3)},
         security=Security(enforcing=True, denials=()),
         clock_ahead_s=0.0,
         reports=storage("/shared/reports"),

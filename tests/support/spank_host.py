@@ -32,9 +32,12 @@ OURS = {
 class Host:
     """What one run of the fake Slurm printed."""
 
-    def __init__(self, *args: str, environ: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *args: str, environ: dict[str, str] | None = None, name: str = "sbatch"
+    ) -> None:
         done = subprocess.run(
-            [FAKE_SLURM, PLUGIN, *args],
+            [name, PLUGIN, *args],
+            executable=FAKE_SLURM,
             env=environ or {},
             capture_output=True,
             text=True,
@@ -68,8 +71,13 @@ class Host:
         return self.starting("job_control_setenv ")
 
 
-def submit(*args: str, environ: dict[str, str] | None = None, by: str = "allocator") -> Host:
-    return Host(f"--context={by}", "--word=conf=/nonexistent", *args, environ=environ)
+def submit(
+    *args: str,
+    environ: dict[str, str] | None = None,
+    by: str = "allocator",
+    name: str = "sbatch",
+) -> Host:
+    return Host(f"--context={by}", "--word=conf=/nonexistent", *args, environ=environ, name=name)
 
 
 MANIFEST = {

@@ -4,7 +4,13 @@
 from nccl_inspector.doctor.check import Check, Role
 from nccl_inspector.doctor.elf import MACHINES
 from nccl_inspector.doctor.facts import Facts, known
-from nccl_inspector.doctor.nccl import OPENS_NO_PATH, PROFILER, problem_of, version_words
+from nccl_inspector.doctor.nccl import (
+    OPENS_NO_PATH,
+    PROFILER,
+    libraries_advised_against,
+    problem_of,
+    version_words,
+)
 
 _IMAGE = frozenset({Role.IMAGE})
 _CONF_FILES = ("/etc/nccl.conf", "/root/.nccl.conf")
@@ -57,6 +63,11 @@ def _nccl(facts: Facts) -> str:
         if version and (why := problem_of(version, deny))
     ]
     return "; ".join(found)
+
+
+def _better_not(facts: Facts) -> str:
+    image = known(facts.image)
+    return libraries_advised_against(image.nccl, facts.settings.values.deny_nccl)
 
 
 def _opens_no_path(facts: Facts) -> str:
@@ -126,6 +137,15 @@ CHECKS = (
         mend="Use an image with another release of NCCL.",
         page="troubleshoot.md#step-3-did-nccl-call-the-plugin",
         judge=_nccl,
+    ),
+    Check(
+        id="image-nccl-advice",
+        roles=_IMAGE,
+        looks_at="the NCCL libraries of the image, and the list that comes with the package",
+        meaning="Measuring harms jobs with this NCCL.",
+        mend="Use another release of NCCL in the image, or set deny_nccl = recommended.",
+        page="operate.md#releases-of-nccl-that-are-better-not-measured",
+        judge=_better_not,
     ),
     Check(
         id="image-nccl-2273",

@@ -14,6 +14,7 @@ from nccl_inspector.doctor.nccl import (
     FIRST_WITH_TIMES,
     OPENS_NO_PATH,
     PROFILER,
+    advice_against,
     problem_of,
     version_words,
 )
@@ -69,6 +70,15 @@ def _old_or_denied(facts: Facts) -> str:
     boxes = () if isinstance(job.boxes, CannotTell) else job.boxes
     denied = [box for box in boxes if box.silent == DENIED]
     return f"{denied[0].nccl} is on the site's list deny_nccl" if denied else ""
+
+
+def _better_not(facts: Facts) -> str:
+    deny = facts.settings.values.deny_nccl
+    for one in known(facts.job).processes:
+        why = advice_against(one.nccl_version, deny) if one.nccl_version else ""
+        if why:
+            return f"pid {one.pid}: {why}"
+    return ""
 
 
 def _opens_no_path(facts: Facts) -> str:
@@ -200,6 +210,16 @@ CHECKS = (
         mend="Use another release of NCCL.",
         page="troubleshoot.md#step-3-did-nccl-call-the-plugin",
         judge=_old_or_denied,
+    ),
+    Check(
+        id="job-nccl-advice",
+        roles=_JOB,
+        looks_at="the version of the NCCL that is loaded, and the list that comes with the package",
+        meaning="Measuring harms jobs with this NCCL.",
+        mend="Use another release of NCCL, or submit with `off`. On the site: deny_nccl = "
+        "recommended.",
+        page="operate.md#releases-of-nccl-that-are-better-not-measured",
+        judge=_better_not,
     ),
     Check(
         id="job-nccl-2273",

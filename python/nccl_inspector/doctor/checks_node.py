@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a node: its agent, its clock, SELinux, NVML."""
+"""Checks of a node: its agent, its clock, SELinux, NVML, Enroot, NCCL."""
 
 from nccl_inspector.agent.status import COLLECTED_S, RENEWED_INTERVALS, RENEWED_S
 from nccl_inspector.doctor.check import Check, Role
@@ -9,6 +9,7 @@ from nccl_inspector.doctor.facts import (
     Facts,
     known,
 )
+from nccl_inspector.doctor.nccl import libraries_advised_against
 
 CLOCK_MAX_S = 2.0
 WAITED_MAX_S = 600.0
@@ -105,6 +106,28 @@ def _nvml(facts: Facts) -> str:
     return "" if known(gpus.has_bindings) else f"{gpus.count} GPUs, and no Python module pynvml"
 
 
+def _enroot(facts: Facts) -> str:
+    enroot = known(facts.enroot)
+    files = enroot.fstab, enroot.hook
+    missing = [one for one in files if one.problem]
+    if len(missing) == len(files):
+        return ""  # not set up for Enroot
+    if missing:
+        return f"{missing[0].path}: {missing[0].problem}"
+    if not enroot.hook.mode & 0o001:
+        return f"{enroot.hook.path} is not executable: its mode is {enroot.hook.permissions:04o}"
+    found = [
+        f"{path} (setting `{name}`)"
+        for name, path in enroot.wanted.items()
+        if not any(path.is_relative_to(one) for one in enroot.mounts)
+    ]
+    return f"{enroot.fstab.path} does not mount {' and '.join(found)}" if found else ""
+
+
+def _nccl_better_not(facts: Facts) -> str:
+    return libraries_advised_against(known(facts.nccl), facts.settings.values.deny_nccl)
+
+
 CHECKS = (
     Check(
         id="agent-missing",
@@ -189,5 +212,25 @@ CHECKS = (
         "counters = 0.",
         page="metrics.md",
         judge=_nvml,
+    ),
+    Check(
+        id="enroot-files",
+        roles=_NODE,
+        looks_at="our two files in /etc/enroot, and the settings `profiler` and `run_dir`",
+        meaning="Jobs in Enroot's containers are not measured, or the kill switch does not reach "
+        "them.",
+        mend="Install both files, and write the paths of these settings into the fstab.",
+        page="containers.md#pyxis-and-enroot",
+        judge=_enroot,
+    ),
+    Check(
+        id="nccl-advice",
+        roles=_NODE,
+        looks_at="the names of the NCCL libraries in this host's library directories, and the list "
+        "that comes with the package",
+        meaning="Measuring harms jobs that use this NCCL.",
+        mend="Install another release of NCCL, or set deny_nccl = recommended.",
+        page="operate.md#releases-of-nccl-that-are-better-not-measured",
+        judge=_nccl_better_not,
     ),
 )

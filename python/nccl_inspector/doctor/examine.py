@@ -16,7 +16,8 @@ from nccl_inspector.doctor.facts import CannotTell, Fact, Facts, PlugStack, Sett
 from nccl_inspector.doctor.files import read_library
 from nccl_inspector.doctor.processes import Running, find_daemons
 from nccl_inspector.doctor.read_controller import read_controller
-from nccl_inspector.doctor.read_image import read_image
+from nccl_inspector.doctor.read_enroot import read_enroot
+from nccl_inspector.doctor.read_image import read_image, read_nccl_of_host
 from nccl_inspector.doctor.read_job import read_job
 from nccl_inspector.doctor.read_monitoring import EXPORTERS, read_monitoring, read_scrape
 from nccl_inspector.doctor.read_node import read_agent, read_gpus, read_run_dir, read_security
@@ -91,6 +92,8 @@ def _plugin_facts(
     plugin = gather({"": partial(plugin_settings, stack, config)})[""]
     values = config if isinstance(plugin, CannotTell) else plugin
     readers: dict[str, Reader] = {"profiler": partial(read_library, values.profiler)}
+    if Role.NODE in roles:
+        readers["enroot"] = partial(read_enroot, values)
     if isinstance(slurm, CannotTell):
         found["hooks"] = slurm
     elif Role.NODE in roles:
@@ -109,6 +112,7 @@ def _readers(
             "agent": partial(read_agent, config),
             "monitoring": partial(read_monitoring, config, daemons),
             "gpus": read_gpus,
+            "nccl": read_nccl_of_host,
             **({"scrape": partial(read_scrape, config, prometheus)} if prometheus else {}),
             "security": read_security,
             "clock_ahead_s": partial(read_clock, config),

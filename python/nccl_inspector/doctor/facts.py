@@ -245,6 +245,16 @@ class Gpus:
 
 
 @dataclass(frozen=True, slots=True)
+class Enroot:
+    """Our two files for Enroot; `mounts`: the paths of the host that containers get as they are."""
+
+    fstab: FileFacts
+    hook: FileFacts
+    mounts: tuple[Path, ...]
+    wanted: Mapping[str, Path]  # by setting: what must be there inside
+
+
+@dataclass(frozen=True, slots=True)
 class Security:
     """SELinux."""
 
@@ -365,6 +375,8 @@ class Facts:
     monitoring: Fact[Monitoring] = NOT_READ
     scrape: Fact[Scrape | None] = None  # None: no Prometheus was named
     gpus: Fact[Gpus] = NOT_READ
+    enroot: Fact[Enroot] = NOT_READ
+    nccl: Fact[Mapping[str, Version | None]] = NOT_READ  # of this host, by path
     security: Fact[Security] = NOT_READ
     clock_ahead_s: Fact[float] = NOT_READ
     reports: Fact[Storage] = NOT_READ

@@ -2,8 +2,10 @@
 """Versions of NCCL, the list deny_nccl, and the lines of files that set variables."""
 
 import re
+from collections.abc import Mapping
 
 from nccl_inspector.doctor.facts import Version
+from nccl_inspector.settings.deny_nccl import advice_on, is_listed
 from nccl_inspector.system.printable import printable
 
 PROFILER = "NCCL_PROFILER_PLUGIN"
@@ -30,20 +32,6 @@ def version_words(version: Version) -> str:
     return "NCCL " + ".".join(map(str, version))
 
 
-def is_denied(version: Version, deny_nccl: str) -> bool:
-    """Tell whether the site's list, such as `2.28.0-2.28.5,2.31.2`, has a version."""
-    for part in deny_nccl.split(",") if deny_nccl else ():
-        first, _, last = part.partition("-")
-        if _parsed(first) <= version <= _parsed(last or first):
-            return True
-    return False
-
-
-def _parsed(text: str) -> Version:
-    major, minor, patch = text.split(".")
-    return int(major), int(minor), int(patch)
-
-
 def lines_that_matter(text: str) -> tuple[str, ...]:
     """Return the lines of a file that set variables which decide about measuring."""
     found = [printable(line.strip()[:_LINE_CHARS]) for line in _MATTERS.findall(text)]
@@ -55,6 +43,27 @@ def problem_of(version: Version, deny_nccl: str) -> str:
     words = version_words(version)
     if version < FIRST_WITH_PROFILER:
         return f"{words} has no interface for profilers (2.23 and later have)"
-    if is_denied(version, deny_nccl):
+    if is_listed(version, deny_nccl):
         return f"{words} is on the site's list deny_nccl"
     return ""
+
+
+def advice_against(version: Version, deny_nccl: str) -> str:
+    """Return why processes with this NCCL are better not measured; empty: they may be, or are not.
+
+    The reason is that of the list that comes with the package.
+    """
+    advice = advice_on(version)
+    if advice is None or problem_of(version, deny_nccl):
+        return ""
+    return f"{version_words(version)}: {advice.reason} {advice.reference}"
+
+
+def libraries_advised_against(nccl: Mapping[str, Version | None], deny_nccl: str) -> str:
+    """Return the libraries that are better not measured, with the reason; empty: there are none."""
+    found = (
+        f"{path}: {why}"
+        for path, version in nccl.items()
+        if version and (why := advice_against(version, deny_nccl))
+    )
+    return "; ".join(found)

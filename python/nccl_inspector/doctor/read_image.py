@@ -68,8 +68,11 @@ def _scanned(tree: Tree, path: str) -> Version | None:
     return None
 
 
-def _libraries(tree: Tree) -> tuple[dict[str, Version | None], tuple[str, ...]]:
-    """Return the NCCL and the RCCL libraries; of links and files of one size only one."""
+def _libraries(tree: Tree, *, scan: bool) -> tuple[dict[str, Version | None], tuple[str, ...]]:
+    """Return the NCCL and the RCCL libraries; of links and files of one size only one.
+
+    `scan`: read a library whose name does not have its version.
+    """
     nccl: dict[str, Version | None] = {}
     rccl: list[str] = []
     sizes: set[int] = set()
@@ -86,7 +89,7 @@ def _libraries(tree: Tree) -> tuple[dict[str, Version | None], tuple[str, ...]]:
             if name.startswith("librccl"):
                 rccl.append(path)
             else:
-                nccl[path] = version_of_name(name) or _scanned(tree, path)
+                nccl[path] = version_of_name(name) or (_scanned(tree, path) if scan else None)
     return nccl, tuple(rccl)
 
 
@@ -122,7 +125,7 @@ def read_image(config: Config, root: Path) -> Image:
                 found = parse_elf(tree.read(libc, BYTES_MAX))
             except ValueError as err:
                 raise CannotTellError(f"{libc} of the image: {err}") from err
-        nccl, rccl = _libraries(tree)
+        nccl, rccl = _libraries(tree, scan=True)
         profiler = str(config.profiler)
         has_own = profiler.startswith("/") and tree.size(profiler) >= 0
         return Image(
@@ -138,3 +141,12 @@ def read_image(config: Config, root: Path) -> Image:
             profiler if has_own else "",
             bool(_find(tree, "libz.so.1")),
         )
+
+
+def read_nccl_of_host() -> dict[str, Version | None]:
+    """Return this host's own NCCL libraries, with the versions that their names have.
+
+    Their content is not read: hundreds of MB, perhaps from a slow disk.
+    """
+    with Tree(Path("/")) as tree:
+        return _libraries(tree, scan=False)[0]

@@ -79,14 +79,16 @@ def with_record(job: Job, given: JobContext) -> Job:
 
 
 def _places(config: Config, record: JobRecord | None) -> tuple[str, ...]:
+    """Return the leaf switches or blocks of the job's nodes; empty if Slurm does not tell all."""
     if record is None or not record.nodelist:
         return ()
-    places, _ = ask_places(config.scontrol)
+    places, _ = ask_places(config.scontrol, record.partition or "")
     try:
         nodes = expand(record.nodelist)
     except InspectorError:
         return ()
-    return tuple(place for place in used(places, nodes) if place)
+    found = used(places, nodes)
+    return () if "" in found else tuple(found)
 
 
 def gather(head: Head, config: Config, asked: RequestedInputs) -> JobContext:

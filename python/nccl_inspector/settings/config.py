@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.settings.deny_nccl import RECOMMENDED
 from nccl_inspector.system.tsv import read_tsv
 
 DEFAULT_CONF = Path("/etc/nccl-inspector/nccl-inspector.conf")
@@ -58,6 +59,7 @@ class Config:
 
     default: str
     partitions: str
+    qos: str
     min_gpus: int
     sample: int
     interval_s: float
@@ -165,12 +167,14 @@ def _one_of(words: tuple[str, ...], text: str) -> str:
 def _version(text: str) -> tuple[int, ...]:
     match = _VERSION.fullmatch(text)
     if match is None:
-        raise ValueError("not versions such as 2.28.0-2.28.5,2.31.2")
+        raise ValueError("not versions such as recommended,2.28.0-2.28.5")
     return tuple(int(part) for part in match.groups())
 
 
 def _versions(text: str) -> str:
     for part in text.split(",") if text else ():
+        if part == RECOMMENDED:
+            continue
         first, minus, last = part.partition("-")
         if _version(last if minus else first) < _version(first):
             raise ValueError(f"{part[:40]!r} runs backwards")

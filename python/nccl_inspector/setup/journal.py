@@ -29,7 +29,7 @@ class Change:
     kind: str  # file, directory, unit, account
     what: str  # a path or a name
     written: str = ""  # file: the fingerprint of what was written
-    before: str | None = None  # file: its text before; None: there was none
+    before: str | None = None  # file: its text before; None: there was none. unit: how it was
     appended: str = ""  # file: the text that was added at its end, if the rest is the site's
     replaced: str = ""  # file: what setup had appended before, in the place of that
 

@@ -15,6 +15,8 @@ from nccl_inspector.setup.journal import Change, Journal, fingerprint
 from nccl_inspector.setup.slurm_layout import our_entries
 from nccl_inspector.system.atomic import replace_file
 
+_ENABLED, _ACTIVE = "enabled", "active"  # how a unit was before, in the journal
+
 
 class State(StrEnum):
     """How a step stands, as it is printed."""
@@ -271,11 +273,15 @@ class UnitStep:
             for place in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
         ):
             return Look(State.REFUSED, f"{self.name} is not there: install the package first")
-        enabled = self._ask(host, "is-enabled").startswith(("enabled", "static"))
-        active = not host.is_live or self._ask(host, "is-active") == "active"
-        if enabled and active:
+        was = self._state(host)
+        if _ENABLED in was and (_ACTIVE in was or not host.is_live):
             return Look(State.DONE, self.name)
         return Look(State.TO_DO, f"{self.name}: enable{' and start' if host.is_live else ''}")
+
+    def _state(self, host: Host) -> list[str]:
+        enabled = self._ask(host, "is-enabled").startswith(("enabled", "static"))
+        active = host.is_live and self._ask(host, "is-active") == "active"
+        return [*([_ENABLED] if enabled else []), *([_ACTIVE] if active else [])]
 
     def _ask(self, host: Host, question: str) -> str:
         where = [] if host.is_live else [f"--root={host.root}"]
@@ -283,7 +289,7 @@ class UnitStep:
 
     def apply(self, host: Host, journal: Journal) -> None:
         """Enable it."""
-        journal.note(Change("unit", self.name))
+        journal.note(Change("unit", self.name, before=" ".join(self._state(host))))
         if host.is_live:
             host.call(["systemctl", "daemon-reload"])
             host.call(["systemctl", "enable", "--now", self.name])
@@ -363,10 +369,12 @@ def _undo_directory(host: Host, change: Change) -> str:
 
 
 def _undo_unit(host: Host, change: Change) -> str:
-    if host.is_live:
-        host.call(["systemctl", "disable", "--now", change.what])
-    else:
-        host.call(["systemctl", f"--root={host.root}", "disable", change.what])
+    was = (change.before or "").split()
+    if _ENABLED not in was:
+        where = [] if host.is_live else [f"--root={host.root}"]
+        host.call(["systemctl", *where, "disable", change.what])
+    if _ACTIVE not in was and host.is_live:
+        host.call(["systemctl", "stop", change.what])
     return ""
 
 
@@ -385,4 +393,6 @@ def undo(host: Host, change: Change) -> str:
         raise InspectorError(f"{change.what}: {err.strerror}") from err
     if change.kind == "unit":
         return _undo_unit(host, change)
+    if host.id_of(change.what) is None:  # making it failed
+        return ""
     return f"account {change.what} stays: reports may be its files"

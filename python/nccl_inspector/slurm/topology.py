@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the leaf switch or block of each node, from `scontrol show topology`."""
+"""Find the leaf switch or block of each node, from `scontrol show topology`.
+
+Other topologies (rings, tori) have neither: where a node is in them is not told.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,6 +13,7 @@ from nccl_inspector.model.hostlist import expand
 from nccl_inspector.slurm.command import ask
 
 _LEAF = re.compile(r"SwitchName=(\S+) Level=0 .*?Nodes=(\S+)")
+_TOPOLOGY = re.compile(r"\bTopology=(\S+)")
 _BLOCK = re.compile(r"BlockName=(\S+) .*?Nodes=(\S+)")
 
 
@@ -27,9 +31,20 @@ def read_places(output: str) -> dict[str, str]:
     return places
 
 
-def ask_places(scontrol: Path) -> tuple[dict[str, str], str]:
-    """Return the leaf switch or block of each node of the cluster; without any, also why."""
-    said = ask(scontrol, "show", "topology")
+def _topology_of(scontrol: Path, partition: str) -> list[str]:
+    """Return the topology that a partition names (seen on Slurm 26.05); empty: the default one."""
+    if not partition:
+        return []
+    match = _TOPOLOGY.search(ask(scontrol, "--oneliner", "show", "partition", partition).output)
+    return [match[1]] if match and match[1] != "(null)" else []
+
+
+def ask_places(scontrol: Path, partition: str = "") -> tuple[dict[str, str], str]:
+    """Return the leaf switch or block of each node of the cluster; without any, also why.
+
+    A cluster may have several topologies. `partition`: of the job, because each may have another.
+    """
+    said = ask(scontrol, "show", "topology", *_topology_of(scontrol, partition))
     if said.status != 0:
         return {}, said.words
     try:

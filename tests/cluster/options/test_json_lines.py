@@ -168,7 +168,7 @@ def test_a_directory_that_cannot_be_costs_the_lines_alone(
 @pytest.mark.case(OPTIONS, "the site's deny list and budget reach the task; no option sets them")
 def test_what_only_the_site_sets_reaches_the_task(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
-    cluster.set_conf(deny_nccl="2.28.0-2.28.5,2.31.2", budget="0.5")
+    cluster.set_conf(deny_nccl="2.28.0-2.28.5,recommended", budget="0.5")
     said = cluster.run_as(JOB_USER, ["srun", "-N1", "--nccl-inspector=prom", "env"]).stdout
     assert {
         "NCCL_INSPECTOR_DENY_NCCL=2.28.0-2.28.5,2.31.2",

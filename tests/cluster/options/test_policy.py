@@ -10,6 +10,7 @@ from tests.sandbox import JOB_USER, Cluster, Options
 from tests.sandbox.layout import REPO
 from tests.support.sandbox import jobs
 from tests.support.sandbox.own_cluster import brought_up
+from tests.support.sandbox.small_jobs import controller_down
 
 DEFAULT = "default=prom"
 ENABLED = "NCCL_INSPECTOR_ENABLE=1\n"
@@ -68,6 +69,38 @@ def test_a_user_may_opt_out(healthy_cluster: Cluster) -> None:
     )
     assert cluster.wait_for_job(job_id).state == "COMPLETED"
     assert ENABLED not in jobs.output(cluster, job_id)
+
+
+@pytest.fixture(scope="module")
+def cluster_with_qos(cluster_dir: Path) -> Iterator[Cluster]:
+    """A cluster with accounting, whose user may have two QOS."""
+    options = Options(monitoring=False, accounting=True, plugstack=(DEFAULT, "qos=urgent,high"))
+    with brought_up(cluster_dir, options) as cluster:
+        for words in (
+            ("qos", "high"),
+            ("account", "proj1"),
+            ("user", JOB_USER, "account=proj1", "qos=normal,high", "defaultqos=normal"),
+        ):
+            done = cluster.run_as("root", ["sacctmgr", "--immediate", "add", *words])
+            assert done.returncode == 0, done.stderr
+        with controller_down(cluster):  # slurmdbd does not tell it here
+            pass
+        yield cluster
+
+
+@pytest.mark.long
+@pytest.mark.case("Policy of a site's default", "qos: only jobs with one of these QOS")
+def test_the_default_may_be_for_some_qos(cluster_with_qos: Cluster) -> None:
+    cluster = cluster_with_qos
+    assert is_measured(cluster, "-N2", "--qos=high")
+    assert is_measured(cluster, "--qos=high", "--export=NONE")
+    assert not is_measured(cluster, "--qos=normal")
+    assert not is_measured(cluster)
+    assert is_measured(cluster, "--nccl-inspector=report")
+    said = cluster.run_as(JOB_USER, ["srun", "--qos=high", "-n1", "env"])
+    assert ENABLED in said.stdout, said.stderr
+    said = cluster.run_as(JOB_USER, ["salloc", "--qos=high", "-n1", "srun", "env"])
+    assert ENABLED in said.stdout, said.stderr
 
 
 # A site that enforces.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.settings.deny_nccl import advised
 from tests.support.spank_host import INTERVAL, MANIFEST, OPTION_VARIABLE, OURS, Node, submit
 
 
@@ -123,7 +124,7 @@ def test_the_users_own_directory_wins(node: Node) -> None:
 
 
 def test_what_the_site_sets_for_the_plugin_reaches_the_task(node: Node) -> None:
-    denied = "2.28.0-2.28.5,2.31.2"
+    denied = "2.28.0-2.28.5,recommended"
     words = ["default=json", "dir=/scratch", "net=auto", "phases=1", "host_time=1", "budget=0.25"]
     words.append(f"deny_nccl={denied}")
     env = node.step(*(f"--word={word}" for word in words)).env
@@ -133,7 +134,9 @@ def test_what_the_site_sets_for_the_plugin_reaches_the_task(node: Node) -> None:
     assert env["NCCL_INSPECTOR_PHASES"] == "1"
     assert env["NCCL_INSPECTOR_HOST_TIME"] == "1"
     assert env["NCCL_INSPECTOR_BUDGET_PERCENT"] == "0.250"
-    assert env["NCCL_INSPECTOR_DENY_NCCL"] == denied
+    assert env["NCCL_INSPECTOR_DENY_NCCL"] == ",".join(
+        ["2.28.0-2.28.5", *(one.versions for one in advised())]
+    )
 
 
 @pytest.mark.parametrize(
@@ -219,6 +222,26 @@ def test_a_policy_bounds_the_sites_default_but_not_a_wish(
     assert node.step(*words, "--option=prom").env
     assert node.step(*words, env={"SLURM_NCCL_INSPECTOR": "report"}).env["NCCL_INSPECTOR_ENABLE"]
     assert not node.step(*words, "--option=off").env
+
+
+@pytest.mark.parametrize(
+    ("told", "environment", "measured"),
+    [
+        ("high", "", True),
+        ("normal", "high", False),  # slurmd's word counts
+        ("", "high", True),
+        ("", "normal", False),
+        ("", "", False),
+    ],
+)
+def test_the_qos_is_slurmds_or_else_the_environments(
+    node: Node, told: str, environment: str, measured: bool
+) -> None:
+    node.write_manifest(42, MANIFEST | {"qos": told})
+    env = {"SLURM_JOB_QOS": environment} if environment else {}
+    host = node.step("--word=default=prom", "--word=qos=urgent,high", env=env)
+    assert ("NCCL_INSPECTOR_ENABLE" in host.env) == measured
+    assert not host.messages
 
 
 def test_every_component_of_a_het_job_is_sampled_alike(node: Node) -> None:

@@ -33,6 +33,17 @@ def test_the_library_exports_its_contract_and_no_more() -> None:
     }
 
 
+@pytest.mark.parametrize("mode", ["prom", "off"])
+def test_scrontab_takes_the_option_and_says_that_it_has_no_effect(mode: str) -> None:
+    host = submit(f"--option={mode}", name="scrontab")
+    assert host.code == 0
+    assert [line for line in host.messages if "has no effect in a crontab" in line] == host.messages
+    assert len(host.messages) == 1
+    assert not submit(name="scrontab").messages
+    assert not submit(f"--option={mode}").messages
+    assert submit("--option=bogus", name="scrontab").code == 255
+
+
 @pytest.mark.parametrize(
     ("value", "problem"),
     [

@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 #define WHOLE                                                                                      \
-	"format=1\njob_id=811\nuid=1000\nrestart=2\npartition=gpu\nnum_nodes=2\ngpus=0,1,2,3\n"    \
+	"format=1\njob_id=811\nuid=1000\nrestart=2\npartition=gpu\nqos=high\nnum_nodes=2\ngpus=0," \
+	"1,2,3\n"                                                                                  \
 	"het_job_id=\nwork_dir=/home/me\nend\n"
 
 static struct policy_job job;
@@ -41,8 +42,11 @@ static void test_odd_manifests(void)
 static void test_manifests(void)
 {
 	ok(!policy_parse_manifest(&job, WHOLE) && job.id == 811 && job.gpus == 4 &&
-	       job.nodes == 2 && job.restart == 2 && !strcmp(job.partition, "gpu"),
-	   "a manifest says partition, nodes and GPUs");
+	       job.nodes == 2 && job.restart == 2 && !strcmp(job.partition, "gpu") &&
+	       !strcmp(job.qos, "high"),
+	   "a manifest says partition, QOS, nodes and GPUs");
+	ok(!policy_parse_manifest(&job, "partition=p\nend\n") && !*job.qos,
+	   "the manifest of an older prolog has no QOS");
 	ok(!policy_parse_manifest(&job, "het_job_id=800\njob_id=801\npartition=gpu\nend\n") &&
 	       job.id == 800,
 	   "a component counts under the id of its het job");
@@ -70,9 +74,14 @@ static void test_policies(void)
 	ok(!included("partitions", "debug") && !included("partitions", "gpu2,xgpu,gp") &&
 	       !included("partitions", ","),
 	   "the job's partition is not in the list");
+	ok(included("qos", "high") && included("qos", "normal,high") &&
+	       !included("qos", "hig,highest"),
+	   "the job's QOS is in the list or not");
 	ok(included("min_gpus", "8") && !included("min_gpus", "9"),
 	   "four GPUs on each of two nodes are eight");
 	ok(included("sample", "811") && !included("sample", "2"), "one job in k has k in its id");
+	job.qos[0] = '\0';
+	ok(!included("qos", "high"), "a QOS that Slurm does not tell is in no list");
 	job.gpus = UINT64_MAX;
 	ok(included("min_gpus", "9"), "a number beyond all bounds is enough");
 }

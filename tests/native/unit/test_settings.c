@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Every value a site can write, bad ones first; then whole files. */
+#include "deny_nccl.h"
 #include "settings.h"
 #include "tap.h"
 
@@ -63,6 +64,9 @@ static void test_bad_values(void)
 		{ "deny_nccl", "2.28.2-2.28.1" },
 		{ "deny_nccl", "2.28.1 2.28.2" },
 		{ "deny_nccl", "2.28.100" },
+		{ "deny_nccl", "recommended," },
+		{ "deny_nccl", "recommend" },
+		{ "deny_nccl", "recommended2.28.1" },
 		{ "deny_nccl", "all" },
 		{ "default", "" },
 		{ "profiler", "" },
@@ -145,6 +149,10 @@ static void test_site_values(void)
 		ok(!settings_set(&s, SETTING_SCOPE_SITE, "deny_nccl", denied[i], why) &&
 		       !strcmp(s.deny_nccl, denied[i]),
 		   "deny_nccl=%s", denied[i]);
+	ok(!settings_set(&s, SETTING_SCOPE_SITE, "deny_nccl", "2.28.1,recommended,2.29.0-2.29.2",
+	                 why) &&
+	       !strcmp(s.deny_nccl, "2.28.1," DENY_NCCL_RECOMMENDED ",2.29.0-2.29.2"),
+	   "deny_nccl=%s", s.deny_nccl);
 	for (size_t i = 0; i < sizeof(budgets) / sizeof(*budgets); i++)
 		ok(!settings_set(&s, SETTING_SCOPE_SITE, "budget", budgets[i].value, why) &&
 		       s.budget_millipercent == budgets[i].want,

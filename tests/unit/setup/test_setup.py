@@ -13,7 +13,11 @@ import pytest
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import read_config
+from nccl_inspector.setup.host import Host
+from nccl_inspector.setup.plan import AGENT_UNIT
+from nccl_inspector.setup.run import apply, take_back_all
 from nccl_inspector.setup.site_file import read_site
+from nccl_inspector.setup.steps import UnitStep
 from tests.support.host_image import SITE, SLURM_CONF, make_image, setup, tree
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes accounts and gives files away")
@@ -233,6 +237,64 @@ def test_a_failure_leaves_what_an_earlier_run_had_written(image: Path) -> None:
     assert setup(image, "node", "--undo")[0] == 0
     assert not (image / "etc/slurm/plugstack.conf").exists()
     assert not (image / "etc/nccl-inspector/nccl-inspector.conf").exists()
+
+
+class Booted(Host):
+    """An image whose systemd runs: setup asks and starts units there."""
+
+    @property
+    def is_live(self) -> bool:
+        return True
+
+    @property
+    def has_systemd(self) -> bool:
+        return True
+
+
+SYSTEMCTL = """#!/bin/sh
+cd "$0.state" || exit 1
+case $1 in
+daemon-reload) exit 0 ;;
+is-enabled) [ -e "$2.enabled" ] && echo enabled || { echo disabled; exit 1; } ;;
+is-active) [ -e "$2.active" ] && echo active || { echo inactive; exit 3; } ;;
+enable) [ "$2" = --now ] && touch "$3.enabled" "$3.active" ;;
+disable) if [ "$2" = --now ]; then rm -f "$3.enabled" "$3.active"; else rm "$2.enabled"; fi ;;
+stop) rm "$2.active" ;;
+*) exit 64 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("before", [set(), {"enabled"}, {"active"}])
+def test_undo_leaves_a_unit_enabled_or_running_as_it_was(
+    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: set[str]
+) -> None:
+    state = tmp_path / "bin" / "systemctl.state"
+    state.mkdir(parents=True)
+    (tmp_path / "bin" / "systemctl").write_text(SYSTEMCTL)
+    (tmp_path / "bin" / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    host, unit = Booted(image), UnitStep(AGENT_UNIT)
+    for word in before:
+        (state / f"{AGENT_UNIT}.{word}").touch()
+
+    def how() -> set[str]:
+        return {path.name.rpartition(".")[2] for path in state.iterdir()}
+
+    apply(host, "node", [unit])
+    assert how() == {"enabled", "active"}
+    (state / f"{AGENT_UNIT}.active").unlink()  # it died, and setup starts it once more
+    apply(host, "node", [unit])
+    assert how() == {"enabled", "active"}
+    assert take_back_all(host, "node") == []
+    assert how() == before
+
+
+def test_an_account_that_could_not_be_made_is_not_said_to_stay(image: Path) -> None:
+    with (image / "etc/group").open("a") as file:
+        file.write("nccl-inspector:x:700:\n")  # useradd cannot make a group of that name
+    status, text = setup(image, "node", "--apply")
+    assert (status, "useradd" in text, "stays" in text) == (1, True, False), text
 
 
 def test_a_configless_node_gets_its_line_from_the_controller(image: Path) -> None:

@@ -194,6 +194,18 @@ def test_blocks_are_read() -> None:
     assert places == {"n1": "b1", "n2": "b1", "n3": "b2", "n4": "b2"}
 
 
+@pytest.mark.parametrize(
+    "output",  # of Slurm 26.05
+    [
+        "RingName=r1 Nodes=n[1-4] RingSize=4\n",
+        "TorusName=t1 Dims=2x2x1 Nodes=n[1-4]\n",
+        "",
+    ],
+)
+def test_a_topology_without_switches_or_blocks_has_no_places(output: str) -> None:
+    assert read_places(output) == {}
+
+
 def test_segments_are_told_by_the_release_that_tells_them() -> None:
     assert record(load("26.05"), "segment", live=True).segment == 1
     assert record(load("24.11"), "segment", live=True).segment is None
