@@ -70,7 +70,7 @@ static int take_option(int val, const char *value, int remote)
 		return -1;
 	}
 	/* Not refused, because the rest of the crontab is in order. */
-	if (!remote && !strcmp(program_invocation_short_name, "scrontab"))
+	if (!strcmp(program_invocation_short_name, "scrontab"))
 		slurm_error(PREFIX "--nccl-inspector has no effect in a crontab, because scrontab "
 		                   "does not hand it to the job: give it to srun in the script");
 	return 0;
