@@ -3,6 +3,7 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import CDLL, byref, c_char_p, c_size_t, c_uint64, c_void_p
@@ -39,6 +40,7 @@ class PlayedNccl(Nccl):
         """
         super().__init__(path)
         self.called: list[Called] = []
+        self.unseen: Counter[str] = Counter()  # calls while the plugin is silent, by function
         self.boxes = boxes
         self.patience_s = SETTLE_S
         self.played = CDLL(str(PLAYED))
@@ -149,7 +151,9 @@ class Comm:
         }[func]  # fmt: skip
         both = (self.nccl.buffer, self.nccl.buffer)
         self.nccl.call(f"nccl{func}", *both, count, number, *more, self.handle, STREAM)
-        if not unseen:
+        if unseen:
+            self.nccl.unseen[func] += 1
+        else:
             self._note(func, count * width)
 
     def send(self, peer: int, count: int) -> None:

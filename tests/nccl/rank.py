@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.gpu.rank import share_id
 from tests.nccl.box import all_ops, find_box, sent_steps
 from tests.nccl.nccl import Comm, PlayedNccl
+from tests.nccl.ras import await_questions
 from tests.nccl.scenes import NETWORK, scenes
 
 # The plugin looks each second whether calls without an operation stay so, and needs two looks.
@@ -60,9 +61,15 @@ def perform(nccl: PlayedNccl, directory: Path, rank: int, nranks: int, place: st
     nccl.wait()
     await_box(nccl.boxes, len(nccl.called))
     steps = end_network(nccl) if place == NETWORK else 0
+    await_questions(directory, rank)
     for comm in comms:
         nccl.destroy(comm.handle)
-    said = {"pid": os.getpid(), "steps": steps, "called": [asdict(one) for one in nccl.called]}
+    said = {
+        "pid": os.getpid(),
+        "steps": steps,
+        "called": [asdict(one) for one in nccl.called],
+        "unseen": nccl.unseen,
+    }
     (directory / f"{rank}.json").write_text(json.dumps(said))
 
 

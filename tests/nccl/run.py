@@ -10,13 +10,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nccl_inspector.box.reader import read_box
 from tests.nccl.box import Called
 from tests.nccl.judge import Verdict, judge_rank, judge_steps
 from tests.nccl.nccl import PLAYED
+from tests.nccl.ras import ADDRESS, Questions
 from tests.nccl.scenes import HOST, NETWORK, RANKS, TOLD
 from tests.nccl.table import write_table
 from tests.nccl.wheels import NAME_ONLY, RELEASES, fetch
@@ -24,7 +26,7 @@ from tests.support.repository import BUILD
 
 PLUGIN = BUILD / "libnccl-profiler-inspector.so"
 ROOT = BUILD.parent
-LIMIT_S = 240.0
+LIMIT_S = 600.0  # for what hangs; on a busy machine a play takes minutes
 # No GPU of another rank is reached directly: ranks talk through the host's memory, or sockets.
 _NCCL = {
     "NCCL_SOCKET_IFNAME": "lo",
@@ -33,12 +35,13 @@ _NCCL = {
     "NCCL_NVLS_ENABLE": "0",
     "NCCL_CUMEM_ENABLE": "0",
     "NCCL_CUMEM_HOST_ENABLE": "0",
-    "NCCL_RAS_ENABLE": "0",
     "NCCL_DEBUG": "WARN",
 }
 
 
-def rank_env(boxes: Path, rank: int, place: str, by_name: bool) -> dict[str, str]:
+def rank_env(
+    boxes: Path, rank: int, place: str, by_name: bool, questions: Questions | None
+) -> dict[str, str]:
     """Return a rank's environment: ours without Slurm's and NCCL's, and what is to be loaded."""
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "NCCL"))
@@ -52,7 +55,8 @@ def rank_env(boxes: Path, rank: int, place: str, by_name: bool) -> dict[str, str
             "NCCL_INSPECTOR_NET": "on",
         },
     }
-    return inherited | _NCCL | more[place] | {
+    service = {ADDRESS: str(questions.address)} if questions else {"NCCL_RAS_ENABLE": "0"}
+    return inherited | _NCCL | more[place] | service | {
         "PYTHONPATH": f"{ROOT}:{ROOT / 'python'}",
         "LD_LIBRARY_PATH": f"{PLAYED.parent}:{BUILD / 'fakecuda'}:{PLUGIN.parent}",
         "CUDA_VISIBLE_DEVICES": str(rank),
@@ -65,18 +69,21 @@ def rank_env(boxes: Path, rank: int, place: str, by_name: bool) -> dict[str, str
     }  # fmt: skip
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _wait(processes: Sequence[subprocess.Popen[bytes]], at_each_look: Callable[[], None]) -> None:
     """Wait for all; when one fails or time is over the others are ended: they would wait for it."""
     end = time.monotonic() + LIMIT_S
     while any(process.poll() is None for process in processes):
         if time.monotonic() > end or any(process.returncode for process in processes):
             for process in processes:
                 process.kill()
+        at_each_look()
         time.sleep(0.05)
 
 
-def play(library: Path, directory: Path, place: str, by_name: bool) -> list[str]:
-    """Run the ranks; return what those said that failed."""
+def play(
+    library: Path, directory: Path, place: str, by_name: bool, questions: Questions | None
+) -> list[str]:
+    """Run the ranks; return what those said that failed. None: without RAS."""
     (directory / "boxes").mkdir()
     processes = []
     for rank in range(RANKS):
@@ -86,12 +93,12 @@ def play(library: Path, directory: Path, place: str, by_name: bool) -> list[str]
             processes.append(
                 subprocess.Popen(
                     [sys.executable, "-m", *words],
-                    env=rank_env(directory / "boxes", rank, place, by_name),
+                    env=rank_env(directory / "boxes", rank, place, by_name, questions),
                     stdout=log,
                     stderr=subprocess.STDOUT,
                 )
             )
-    _wait(processes)
+    _wait(processes, questions.look if questions else lambda: None)
     return [
         f"rank {rank} ended with {process.returncode}: "
         + (directory / f"log.{rank}").read_text(errors="replace")[-800:].strip()
@@ -100,11 +107,13 @@ def play(library: Path, directory: Path, place: str, by_name: bool) -> list[str]
     ]
 
 
-def judge(verdict: Verdict, directory: Path, place: str) -> None:
+def judge(verdict: Verdict, directory: Path, place: str, questions: Questions | None) -> None:
     """Compare what the ranks left."""
+    called: list[Counter[str]] = []
     for rank in range(RANKS):
         said = json.loads((directory / f"{rank}.json").read_text())
         calls = [Called(**one) for one in said["called"]]
+        called.append(Counter(one.func for one in calls) + Counter(said["unseen"]))
         paths = list((directory / "boxes").glob(f"*_{said['pid']}.box"))
         if not paths:
             verdict.differences.append(f"rank {rank} left no box")
@@ -116,6 +125,8 @@ def judge(verdict: Verdict, directory: Path, place: str) -> None:
             os.close(fd)
         judge_rank(verdict, rank, calls, box, told=place == TOLD)
         judge_steps(verdict, rank, said["steps"], box)
+    if questions:
+        verdict.differences += questions.differences(called)
 
 
 def try_release(release: str, keep: Path | None) -> Verdict:
@@ -125,11 +136,12 @@ def try_release(release: str, keep: Path | None) -> Verdict:
     for place in HOST, TOLD, NETWORK:
         with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
             directory = Path(path)
-            failed = play(library, directory, place, verdict.by_name)
+            questions = Questions(release, directory) if place == HOST else None
+            failed = play(library, directory, place, verdict.by_name, questions)
             if failed:
                 verdict.differences += failed
             else:
-                judge(verdict, directory, place)
+                judge(verdict, directory, place, questions)
             if keep:
                 shutil.copytree(directory, keep / f"{release}-{place}", dirs_exist_ok=True)
     return verdict

@@ -32,7 +32,8 @@ The run fails unless all of these are exact for each rank:
 - operations with each peer;
 - which operations have a time, and that time to the nanosecond;
 - the steps of the network;
-- that nothing was dropped or lost.
+- that nothing was dropped or lost;
+- what NCCL's own RAS service counts (2.28.7 and later), as `nccl-inspector ras` reads it.
 
 The columns:
 
