@@ -338,7 +338,7 @@ format: setup
 #: make lint         ruff, mypy, the rooms, the form of C, the documentation, shellcheck, cppcheck, clang-tidy
 lint: setup $(GEN)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy && $(VENV)/bin/mypy --strict packaging/packages/build.py packaging/requirements/list.py
 	$(VENV)/bin/lint-imports
 	$(PY) plugin/rooms.py
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_SRC)

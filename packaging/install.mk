@@ -122,15 +122,18 @@ build/wheelhouse/.vendor: packaging/requirements/vendor.txt | build/pip/.ready
 	@$(PIP) download --quiet --no-deps --require-hashes --only-binary :all: -d $(@D) -r $< && touch $@
 build/wheelhouse/.report-%: packaging/requirements/report.txt | build/pip/.ready
 	@$(PIP) download --quiet --no-deps --require-hashes $(WHEELS_FOR) -d $(@D) -r $< && touch $@
-build/wheels/vendor/.ready: build/wheelhouse/.vendor
+# What only pip would read, and would find untrue.
+TIDY = find $(@D) -path '*.dist-info/*' \( -name RECORD -o -name INSTALLER -o -name REQUESTED -o -name direct_url.json \) -delete \
+	&& find $(@D) -name '*.py' -exec sed -i '1{/^\#!/d}' {} +
+build/wheels/vendor/.ready: build/wheelhouse/.vendor packaging/install.mk
 	@rm -rf $(@D)
 	@$(FROM_WHEELHOUSE) --target $(@D) -r packaging/requirements/vendor.txt
-	@# NVIDIA's wheel has an example as a module of its own.
-	@rm -rf $(@D)/example.py $(@D)/bin && touch $@
-build/wheels/report-%/.ready: build/wheelhouse/.report-%
+	@# NVIDIA's wheel has an example as a module of its own. First lines for a shell are of no use here.
+	@rm -rf $(@D)/example.py $(@D)/bin && $(TIDY) && touch $@
+build/wheels/report-%/.ready: build/wheelhouse/.report-% packaging/install.mk
 	@rm -rf $(@D)
 	@$(FROM_WHEELHOUSE) $(WHEELS_FOR) --target $(@D) -r packaging/requirements/report.txt
-	@rm -rf $(@D)/bin && touch $@
+	@rm -rf $(@D)/bin && $(TIDY) && touch $@
 #: make lock         the locked releases with their hashes anew, from the ranges of pyproject.toml
 lock: venv
 	@$(PY) packaging/requirements/list.py vendor | $(LOCK) packaging/requirements/vendor.txt
@@ -138,3 +141,16 @@ lock: venv
 LOCK = $(VENV)/bin/pip-compile - --quiet --upgrade --generate-hashes --strip-extras --allow-unsafe --no-header \
 	--no-annotate --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options --output-file
 .PHONY: wheelhouse lock
+
+PACKAGES ?=
+PACKAGER ?= slurm-nccl-inspector maintainers <maintainers@slurm-nccl-inspector.invalid>
+PACKAGES_OUT ?= build/packages
+package_parts = $(if $(PACKAGES),$(foreach one,$(PACKAGES),$(patsubst command,python,$(patsubst tools,controller report,$(patsubst slurm,spank,$(one))))),$(PARTS))
+#: make deb, make rpm   the packages, into build/packages. SLURM_INCLUDE=DIR, REPORT_PYTHON=3.12, CROSS=aarch64 CC=aarch64-linux-gnu-gcc, PACKAGES="slurm profiler"
+deb rpm:
+	@$(MAKE) --no-print-directory STAGE=$(PACKAGES_OUT)/stage PREFIX=/usr LIBDIR=/usr/lib/nccl-inspector \
+		SYSCONFDIR=/etc $(package_parts:%=stage-%)
+	@$(PYTHON) packaging/packages/build.py $@ --stage $(PACKAGES_OUT)/stage --out $(PACKAGES_OUT) --version $(VERSION) \
+		--machine $(REPORT_MACHINE) --slurm-include $(or $(SLURM_INCLUDE),/usr/include) --python $(REPORT_PYTHON) \
+		--strip $(if $(CROSS),$(CROSS)-linux-gnu-)strip --maintainer '$(PACKAGER)' --packages '$(PACKAGES)'
+.PHONY: deb rpm
