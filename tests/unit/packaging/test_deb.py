@@ -104,14 +104,14 @@ def test_compiled_files_are_not_shipped_and_the_node_has_nothing_compiled_but_th
 
 def test_a_node_gets_far_less_than_40_megabytes(debs: dict[str, Path]) -> None:
     def installed_kib(suffix: str) -> int:
-        command = ["dpkg-deb", "-f", debs[suffix], "Installed-Size"]
+        command = ["dpkg-deb", "-f", str(debs[suffix]), "Installed-Size"]
         return int(subprocess.run(command, capture_output=True, check=True).stdout)
 
     assert sum(map(installed_kib, ("", "profiler", "slurm", "node"))) < 10_000
 
 
 def test_the_spank_plugin_is_for_one_release_of_slurm(debs: dict[str, Path]) -> None:
-    command = ["dpkg-deb", "-f", debs["slurm"], "Version", "Depends"]
+    command = ["dpkg-deb", "-f", str(debs["slurm"]), "Version", "Depends"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert re.search(r"Version: .*\+slurm22\.05\n", said)
     assert "slurm-wlm-basic-plugins (>= 22.05~) | slurm-smd (>= 22.05~)" in said
