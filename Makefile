@@ -235,6 +235,11 @@ setup: apt venv
 apt:
 	@bash packaging/dev-packages.sh
 venv: $(VENV)/.ready
+# What the demo runs with; a later `make setup` adds the rest.
+$(VENV)/.ready-demo: pyproject.toml
+	@python3 -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[gpu,report]'
+	@touch $@
 $(VENV)/.ready: pyproject.toml packaging/dev-packages.sh
 	@python3 -m venv $(VENV)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
@@ -351,13 +356,18 @@ lint: setup $(GEN)
 		-DNCCL_INSPECTOR_VERSION='""' -Ibuild/gen -Iplugin -Ispank
 
 #: make demo         the whole way once, on a sandbox Slurm; KEEP=1 leaves it up
-demo: setup build
+demo: apt-demo $(VENV)/.ready-demo
+	@$(AT_ONCE) product $(STANDIN) $(FAKECUDA)
 	@$(PY) -m tests.tools.demo $(if $(KEEP),--keep)
+apt-demo:
+	@bash packaging/dev-packages.sh demo
+.PHONY: apt-demo
 
 #: make cluster-up   the sandbox Slurm by hand; cluster-down ends it
-cluster-up: setup build
+cluster-up: apt-demo $(VENV)/.ready-demo
+	@$(AT_ONCE) product $(STANDIN) $(FAKECUDA)
 	@$(PY) -m tests.sandbox up
-cluster-down: venv
+cluster-down: $(VENV)/.ready-demo
 	@$(PY) -m tests.sandbox down
 
 clean:
