@@ -19,11 +19,13 @@ CFLAGS_ALL := $(CSTD) $(OPT) $(WARN) -D_GNU_SOURCE -fPIC -pthread -MMD -MP $(SAN
 SLURM_INCLUDE ?=
 slurm_number = $(shell sed -n 's/^.define SLURM_VERSION_NUMBER *//p' $(SLURM_INCLUDE)/slurm/slurm_version.h)
 slurm_version = $(shell n=$(slurm_number); printf '%d.%02d.%d' $$((n >> 16)) $$((n >> 8 & 255)) $$((n & 255)))
-SB := $(B)$(if $(SLURM_INCLUDE),/slurm-$(slurm_version))
 PREFIX ?= /usr
+SYSCONFDIR ?= /etc
 LIBDIR ?= $(PREFIX)/lib/nccl-inspector
 SLURM_PLUGINDIR ?= $(LIBDIR)
-SYSCONFDIR ?= /etc
+# With other paths than the usual ones the SPANK plugin is another library, in a folder of its own, too.
+OTHER_PATHS = $(filter-out /usr/lib/nccl-inspector /etc,$(LIBDIR) $(SYSCONFDIR))
+SB := $(B)$(if $(SLURM_INCLUDE),/slurm-$(slurm_version))$(if $(OTHER_PATHS),/paths-$(firstword $(shell echo $(LIBDIR) $(SYSCONFDIR) | cksum)))
 VENV := .venv
 PY := $(VENV)/bin/python
 
@@ -63,9 +65,9 @@ DEFECTS_PLAY := $(B)/defects/play
 SIMULATOR_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/simulator/play/*.c))
 SIMULATOR_PLAY := $(B)/simulator/play
 
-.PHONY: help build product testparts setup apt venv test test-long verified bench lint demo install install-python cluster-up cluster-down clean san
+.PHONY: help build product testparts setup apt venv test test-long verified bench lint demo cluster-up cluster-down clean san
 help:
-	@sed -n 's/^#: //p' Makefile
+	@sed -n 's/^#: //p' Makefile packaging/install.mk
 
 #: make build        the two plugins and what the tests need, into build/
 # In parallel by itself: what comes before it (setup) must not be.
@@ -94,15 +96,19 @@ $(B)/%.o: %.c Makefile | $(GEN)
 	@echo CC $<
 	@$(CC) $(CFLAGS_ALL) $(EXTRA) -Ibuild/gen -Iplugin -Ispank -c -o $@ $<
 
-ifneq ($(SLURM_INCLUDE),)
+ifneq ($(SB),$(B))
+$(SB)/gen/settings_table.h: python/nccl_inspector/settings/settings.tsv packaging/gen-settings.awk
+	@mkdir -p $(@D)
+	@$(AS_GIVEN) $< | awk -f packaging/gen-settings.awk >$@.tmp && mv $@.tmp $@
 # Only the folder slurm of it: beside that may lie the C library of another system.
 $(SB)/include/slurm: $(SLURM_INCLUDE)/slurm/spank.h
 	@mkdir -p $(@D)
 	@ln -sfn $(abspath $(SLURM_INCLUDE))/slurm $@
-$(SB)/%.o: %.c Makefile | $(GEN) $(SB)/include/slurm
+$(SB)/%.o: %.c Makefile | $(GEN) $(SB)/gen/settings_table.h $(if $(SLURM_INCLUDE),$(SB)/include/slurm)
 	@mkdir -p $(@D)
-	@echo CC $< for Slurm $(SB:$(B)/slurm-%=%)
-	@$(CC) $(CFLAGS_ALL) -I$(SB)/include -Ibuild/gen -Iplugin -Ispank -c -o $@ $<
+	@echo CC $< in $(SB)
+	@$(CC) $(CFLAGS_ALL) -DSETTINGS_DEFAULT_FILE='"$(SYSCONFDIR)/nccl-inspector/nccl-inspector.conf"' \
+		$(if $(SLURM_INCLUDE),-I$(SB)/include) -I$(SB)/gen -Ibuild/gen -Iplugin -Ispank -c -o $@ $<
 endif
 
 $(B)/plugin/%.o: EXTRA = -fvisibility=hidden $(if $(SAN),,-include plugin/base/compat.h)
@@ -232,6 +238,11 @@ setup: apt venv
 apt:
 	@bash packaging/dev-packages.sh
 venv: $(VENV)/.ready
+# What the demo runs with; a later `make setup` adds the rest.
+$(VENV)/.ready-demo: pyproject.toml
+	@python3 -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[gpu,report]'
+	@touch $@
 $(VENV)/.ready: pyproject.toml packaging/dev-packages.sh
 	@python3 -m venv $(VENV)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
@@ -335,7 +346,7 @@ format: setup
 #: make lint         ruff, mypy, the rooms, the form of C, the documentation, shellcheck, cppcheck, clang-tidy
 lint: setup $(GEN)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy && $(VENV)/bin/mypy --strict packaging/packages/build.py packaging/requirements/list.py
 	$(VENV)/bin/lint-imports
 	$(PY) plugin/rooms.py
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_SRC)
@@ -348,59 +359,23 @@ lint: setup $(GEN)
 		-DNCCL_INSPECTOR_VERSION='""' -Ibuild/gen -Iplugin -Ispank
 
 #: make demo         the whole way once, on a sandbox Slurm; KEEP=1 leaves it up
-demo: setup build
+demo: apt-demo $(VENV)/.ready-demo
+	@$(AT_ONCE) product $(STANDIN) $(FAKECUDA)
 	@$(PY) -m tests.tools.demo $(if $(KEEP),--keep)
+apt-demo:
+	@bash packaging/dev-packages.sh demo
+.PHONY: apt-demo
 
 #: make cluster-up   the sandbox Slurm by hand; cluster-down ends it
-cluster-up: setup build
+cluster-up: apt-demo $(VENV)/.ready-demo
+	@$(AT_ONCE) product $(STANDIN) $(FAKECUDA)
 	@$(PY) -m tests.sandbox up
-cluster-down: venv
+cluster-down: $(VENV)/.ready-demo
 	@$(PY) -m tests.sandbox down
-
-#: make install-python  the command nccl-inspector in a venv of its own, linked into PREFIX/bin, and its man pages
-install-python:
-	python3 -m venv $(LIBDIR)/venv
-	$(LIBDIR)/venv/bin/pip install --quiet --disable-pip-version-check '.[gpu]'
-	install -d $(PREFIX)/bin
-	ln -sf $(LIBDIR)/venv/bin/nccl-inspector $(PREFIX)/bin/nccl-inspector
-	$(LIBDIR)/venv/bin/python -m tests.docsite.man $(PREFIX)/share/man
-
-# Beside, then renamed: a command that loads a half-written library dies of SIGBUS.
-install_library = install -D -m 0755 $(1) $(2).new && mv -T $(2).new $(2)
-#: make install      the C parts, the hooks and the units, below DESTDIR
-install: product build/gen/nccl-inspector.conf.sample
-	$(call install_library,$(PROFILER),$(DESTDIR)$(LIBDIR)/libnccl-profiler-inspector.so)
-	$(call install_library,$(SPANK),$(DESTDIR)$(SLURM_PLUGINDIR)/spank_nccl_inspector.so)
-	install -D -m 0755 prolog/50-nccl-inspector.sh $(DESTDIR)$(LIBDIR)/prolog/50-nccl-inspector.sh
-	install -D -m 0755 epilog/50-nccl-inspector.sh $(DESTDIR)$(LIBDIR)/epilog/50-nccl-inspector.sh
-	install -D -m 0755 epilog/nccl-inspector-epilogctld $(DESTDIR)$(LIBDIR)/epilogctld/nccl-inspector-epilogctld
-	install -D -m 0755 packaging/nccl-inspector-mail $(DESTDIR)$(LIBDIR)/nccl-inspector-mail
-	install -D -m 0755 packaging/nccl-inspector-hook $(DESTDIR)$(LIBDIR)/nccl-inspector-hook
-	install -D -m 0644 build/gen/nccl-inspector.conf.sample $(DESTDIR)$(LIBDIR)/nccl-inspector.conf.sample
-	install -D -m 0644 packaging/plugstack.conf $(DESTDIR)$(LIBDIR)/plugstack.conf.sample
-	install -D -m 0644 packaging/nccl-inspector-agent.service \
-		$(DESTDIR)$(PREFIX)/lib/systemd/system/nccl-inspector-agent.service
-	install -m 0644 packaging/nccl-inspector-collect.service packaging/nccl-inspector-collect.timer \
-		packaging/nccl-inspector-controller.service packaging/nccl-inspector-reports.service \
-		packaging/nccl-inspector-reports.timer $(DESTDIR)$(PREFIX)/lib/systemd/system/
-	install -m 0644 packaging/run-nccl\\x2dinspector.mount packaging/run-nccl\\x2dinspector-prom.mount \
-		packaging/run-nccl\\x2dinspector-control.mount $(DESTDIR)$(PREFIX)/lib/systemd/system/
-	install -D -m 0755 packaging/mount.nccl-inspector $(DESTDIR)$(PREFIX)/sbin/mount.nccl-inspector
-	install -D -m 0644 packaging/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/nccl-inspector.conf
-	# Not below tmpfiles.d: only the controller has such a queue.
-	install -m 0644 packaging/tmpfiles-controller.conf $(DESTDIR)$(LIBDIR)/tmpfiles-controller.conf
-
-#: make install-enroot  what lets Enroot's containers be measured, below SYSCONFDIR/enroot
-install-enroot:
-	install -d $(DESTDIR)$(SYSCONFDIR)/enroot/mounts.d
-	sed 's;/usr/lib/nccl-inspector;$(LIBDIR);g' packaging/enroot/50-nccl-inspector.fstab \
-		>$(DESTDIR)$(SYSCONFDIR)/enroot/mounts.d/50-nccl-inspector.fstab
-	chmod 0644 $(DESTDIR)$(SYSCONFDIR)/enroot/mounts.d/50-nccl-inspector.fstab
-	install -D -m 0755 packaging/enroot/50-nccl-inspector.sh \
-		$(DESTDIR)$(SYSCONFDIR)/enroot/hooks.d/50-nccl-inspector.sh
-.PHONY: install-enroot
 
 clean:
 	rm -rf build
 
--include $(shell find build -name '*.d' 2>/dev/null)
+include packaging/install.mk
+
+-include $(shell find build -type f -name '*.d' 2>/dev/null)

@@ -1,18 +1,26 @@
 #!/bin/bash
-# dev-packages.sh - the Debian packages that building, tests and demo need. Quick when they are there.
+# dev-packages.sh - the Debian packages that building, demo and tests need. Quick when they are there.
 #
-# Installs as root on Debian; otherwise says in one line what to install. The daemons among them are not started:
-# tests and demo run their own on loopback.
+#   dev-packages.sh [demo]    all of them, or only what the demo needs
+#
+# Installs as root on Debian; otherwise says in one line what to install. The services among them are
+# neither started nor enabled: tests and demo run their own on loopback.
 set -euo pipefail
 
-readonly packages=(
+packages=(
 	gcc libc6-dev make git python3-venv
 	slurm-wlm libslurm-dev slurm-wlm-basic-plugins munge
-	slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
-	prometheus prometheus-node-exporter openmpi-bin
-	clang libclang-rt-14-dev clang-tidy cppcheck shellcheck procps util-linux debootstrap
-	gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user locales
+	prometheus prometheus-node-exporter procps util-linux
 )
+if [[ ${1-} != demo ]]; then
+	packages+=(
+		slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
+		openmpi-bin busybox-static debootstrap locales
+		clang libclang-rt-14-dev clang-tidy cppcheck shellcheck
+		gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
+		rpm cpio rpmlint lintian
+	)
+fi
 
 missing=()
 for package in "${packages[@]}"; do
@@ -31,7 +39,15 @@ if [[ ! -e $policy ]]; then
 	printf '#!/bin/sh\nexit 101\n' >"$policy"
 	chmod 0755 "$policy"
 fi
+
+enabled() {
+	{ find /etc/systemd/system -path '*.wants/*' 2>/dev/null || :; } | sort
+}
+
 echo "installing: ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
+before=$(enabled)
 apt-get update -qq
 apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
+# policy-rc.d keeps services from being started now, and this at the next boot.
+comm -13 <(echo "$before") <(enabled) | xargs -r -d '\n' rm -f --

@@ -13,7 +13,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifndef SETTINGS_DEFAULT_FILE /* the Makefile says another one for another SYSCONFDIR */
 #define SETTINGS_DEFAULT_FILE "/etc/nccl-inspector/nccl-inspector.conf"
+#endif
 #define SETTINGS_FILE_MAX_BYTES 65536u
 #define SETTINGS_LINE_MAX_BYTES 1024u /* of a line in the file */
 #define SETTINGS_TEXT_BYTES 512u      /* of a path or a word, with its NUL */

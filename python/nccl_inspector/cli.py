@@ -8,12 +8,15 @@ wait for imports that only a report needs.
 import gc
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.abc import MetaPathFinder
+from types import ModuleType
 
 import click
 
 from nccl_inspector import __version__
-from nccl_inspector.errors import InspectorError
+from nccl_inspector.errors import InspectorError, MissingExtraError
 
 # The module in `commands/` for each command, in the groups that `--help` shows.
 GROUPS = {
@@ -47,8 +50,24 @@ GROUPS = {
     },
 }
 _COMMANDS = {name: module for group in GROUPS.values() for name, module in group.items()}
+# The extra `report` of pyproject.toml, which most nodes do not have.
+_FOR_REPORTS = frozenset({"duckdb", "jinja2", "numpy"})
 # Longer than any first sentence: click cuts a summary at this length.
 _UNCUT = 1000
+
+
+class _MissingExtras(MetaPathFinder):
+    """Asked for a module when nothing else has found it: says what to install."""
+
+    def find_spec(
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> None:
+        if fullname in _FOR_REPORTS:
+            raise MissingExtraError(
+                f"{fullname} is missing on this host: install the package "
+                "slurm-nccl-inspector-tools (by pip: slurm-nccl-inspector[report])",
+                name=fullname,
+            )
 
 
 class _Commands(click.Group):
@@ -96,6 +115,7 @@ def _end_at_once(status: object) -> None:
 
 def main() -> None:
     """Run the command; an InspectorError is printed as one line on stderr, with exit status 1."""
+    sys.meta_path.append(_MissingExtras())
     try:
         cli()
     except InspectorError as err:

@@ -16,3 +16,7 @@ class RefusedError(InspectorError):
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
+
+
+class MissingExtraError(InspectorError, ModuleNotFoundError):
+    """A module that only reports need is not installed, as on most nodes."""

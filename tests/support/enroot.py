@@ -10,7 +10,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.support.repository import REPO
+from tests.support.make_install import make
 
 HOOK = "hooks.d/50-nccl-inspector.sh"
 JOB = {
@@ -95,10 +95,9 @@ class Container:
             (self.image / "bin" / name).chmod(0o755)
         (place / "rt").mkdir()
         (place / "etc").mkdir()
-        argv = ["make", "-s", "install-enroot", f"SYSCONFDIR={place}/sys"]
-        subprocess.run(argv, cwd=REPO, check=True)
+        make("install-enroot", f"DESTDIR={place}/sys", stage=place / "stage")
         for name in ("hooks.d", "mounts.d"):
-            (place / "sys" / "enroot" / name).rename(place / "etc" / name)
+            (place / "sys" / "etc" / "enroot" / name).rename(place / "etc" / name)
         (place / "etc" / "environ.d").mkdir()
 
     def start(

@@ -28,6 +28,7 @@ from nccl_inspector.slurm.prolog_flags import flags_of, has_alloc
 RUN_UNIT = "run-nccl\\x2dinspector.mount"
 AGENT_UNIT = "nccl-inspector-agent.service"
 CONTROLLER_UNIT = "nccl-inspector-controller.service"
+_PLUGIN = "/usr/lib/nccl-inspector/spank_nccl_inspector.so"
 _CONTROLLER_TMPFILES = Path("/etc/tmpfiles.d/nccl-inspector-controller.conf")
 _NO_SLURM = (
     "no slurm.conf was found: say where it is in the site file (conf_dir, in the table slurm)"
@@ -65,14 +66,13 @@ def _settings(site: SiteFile, wanted: Config) -> list[Step]:
     return [OwnFile(DEFAULT_CONF, text.encode(), tuple(text.splitlines()[1:]), says_the_same)]
 
 
-def _plugstack(site: SiteFile, config: Config, layout: SlurmLayout) -> list[Step]:
+def _plugstack(site: SiteFile, layout: SlurmLayout) -> list[Step]:
     if layout.conf_dir is None:
         return [Obstacle(_NO_SLURM)]
     if layout.is_configless:
         text = "plugstack.conf: slurmctld sends it; set up the controller"
         return [Advice(True, text)]
-    plugin = site.plugin or f"{config.hooks}/spank_nccl_inspector.so"
-    return [PlugstackLineStep(layout.conf_dir, plugin, site.words)]
+    return [PlugstackLineStep(layout.conf_dir, site.plugin or _PLUGIN, site.words)]
 
 
 def _prolog_flags(host: Host, layout: SlurmLayout) -> list[Step]:
@@ -101,7 +101,7 @@ def node_steps(host: Host, site: SiteFile) -> list[Step]:
     return [
         AccountStep(site.account, site.uid),
         *_settings(site, config),
-        *_plugstack(site, config, layout),
+        *_plugstack(site, layout),
         UnitStep(RUN_UNIT),
         UnitStep(AGENT_UNIT),
         *_prolog_flags(host, layout),
@@ -150,7 +150,7 @@ def controller_steps(host: Host, site: SiteFile) -> list[Step]:
     return [
         AccountStep(site.account, site.uid),
         *_settings(site, config),
-        *_plugstack(site, config, replace(layout, is_configless=False)),
+        *_plugstack(site, replace(layout, is_configless=False)),
         *_controller_tmpfiles(host, config, slurm_value(text, "SlurmUser") or "root"),
         DirectoryStep(config.report_dir, site.account, 0o711),
         DirectoryStep(config.store_dir, site.account, 0o711),

@@ -196,15 +196,3 @@ def test_a_signal_ends_it_with_0(
         os.close(fd)
         assert process.wait(5) == 0
     assert files(controller_dir) == []
-
-
-def test_the_patterns_for_nodes_find_no_hook_of_the_controller() -> None:
-    """slurm.conf's Epilog=.../epilog/* runs all that is there, as root, at each job's end."""
-    done = subprocess.run(
-        ["make", "--always-make", "--dry-run", "install", "DESTDIR=/d"],
-        cwd=HOOK.parents[1], capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    for kind in ("prolog", "epilog"):
-        found = re.findall(rf"/d/usr/lib/nccl-inspector/{kind}/(\S+)", done.stdout)
-        assert set(found) == {"50-nccl-inspector.sh"}
-    assert "/d/usr/lib/nccl-inspector/epilogctld/nccl-inspector-epilogctld" in done.stdout

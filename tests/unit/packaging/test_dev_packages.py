@@ -42,3 +42,61 @@ def test_without_root_the_missing_packages_are_named_in_one_line() -> None:
 def test_with_all_packages_there_is_nothing_to_say() -> None:
     done = run("installed")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_demo_needs_no_compiler_but_gcc_and_no_database() -> None:
+    text = SCRIPT.read_text()
+    demo, _, tests = text.partition("if [[ ${1-} != demo ]]")
+    for name in ("clang", "mariadb-server-core", "gcc-aarch64-linux-gnu", "lintian"):
+        assert name not in demo
+        assert name in tests
+
+
+APT = """#!/bin/sh
+[ "$1" = install ] || exit 0
+/usr/sbin/policy-rc.d; echo "$?" >/mnt/policy
+for unit in first.service second.timer; do deb-systemd-helper enable "$unit"; done
+"""
+UNITS = {
+    "kept.service": "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n",
+    "first.service": "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n",
+    "second.timer": "[Timer]\nOnBootSec=1\n[Install]\nWantedBy=timers.target\n",
+}
+ROOT = r"""
+    set -e
+    mount -t tmpfs none /mnt
+    for dir in etc usr/sbin var/lib/systemd lib/systemd/system; do
+        mkdir -p "/mnt/$dir/up" "/mnt/$dir/work"
+        layers=lowerdir=/$dir,upperdir=/mnt/$dir/up,workdir=/mnt/$dir/work
+        mount -t overlay -o "$layers" none "/$dir"
+    done
+    export DPKG_MAINTSCRIPT_PACKAGE=one
+    rm -f /usr/sbin/policy-rc.d
+    cp "$UNITS"/* /lib/systemd/system/
+    deb-systemd-helper enable kept.service
+    PATH=$STUBS:$PATH bash "$SCRIPT" demo >&2
+    cat /mnt/policy
+    ls /usr/sbin/policy-rc.d 2>/dev/null || :
+    find /etc/systemd/system -name kept.service -o -name first.service -o -name second.timer
+"""
+
+
+def test_services_that_packages_bring_are_neither_started_nor_enabled(tmp_path: Path) -> None:
+    """As Debian's scripts enable them (deb-systemd-helper), in a mount namespace of its own."""
+    stubs, units = tmp_path / "stubs", tmp_path / "units"
+    stubs.mkdir()
+    units.mkdir()
+    for name, text in UNITS.items():
+        (units / name).write_text(text)
+    for name, text in (("apt-get", APT), ("dpkg-query", "#!/bin/sh\n")):
+        (stubs / name).write_text(text)
+        (stubs / name).chmod(0o755)
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "STUBS": str(stubs), "UNITS": str(units)}
+    done = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", ROOT],
+        env=env | {"SCRIPT": str(SCRIPT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [
+        "101", "/etc/systemd/system/multi-user.target.wants/kept.service",
+    ]  # fmt: skip
