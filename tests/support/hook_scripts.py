@@ -20,6 +20,7 @@ JOB = {
     "SLURM_JOB_USER": "nobody",
     "SLURM_JOB_ACCOUNT": "proj1",
     "SLURM_JOB_PARTITION": "gpu",
+    "SLURM_JOB_QOS": "high",
     "SLURMD_NODENAME": "n1",
     "SLURM_NODELIST": "n[1-4]",
     "SLURM_JOB_NUM_NODES": "4",

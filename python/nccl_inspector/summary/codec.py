@@ -16,6 +16,7 @@ first; flags say so.
 """
 
 import json
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
@@ -66,7 +67,13 @@ from nccl_inspector.summary.samples import PackedSamples, PackedUnions
 from nccl_inspector.summary.vendor_means import VendorMeans
 from nccl_inspector.system.checked_json import Checks
 
-FORMAT = "nccl-inspector-node-summary/10"
+_KIND = "nccl-inspector-node-summary/"
+VERSION = 10
+# The oldest format that is read. Nodes and controller may be of different releases for a while: a
+# release reads its own format and the one before it.
+OLDEST = 9  # has no labels
+FORMAT = f"{_KIND}{VERSION}"
+_FORMAT = re.compile(rf"{re.escape(_KIND)}([0-9]{{1,4}})")
 BLOCK_BYTES_MAX = 32 << 10  # for a process, without samples and unions
 SAMPLES_BYTES_MAX = SAMPLE_FACTS_BYTES_MAX + samples_room(SAMPLES_MAX) + UNIONS_BYTES_MAX
 PROCESSES_MAX = 8192
@@ -216,7 +223,7 @@ def _inflated_rows(data: memoryview, empty: bytes) -> bytes:
     return b"" if data == empty else inflate(data, _RAW_BYTES_MAX)
 
 
-def _process(block: memoryview, budget: Budget) -> Process | None:
+def _process(block: memoryview, budget: Budget, version: int) -> Process | None:
     """Return a process; None: it would take more memory than the budget has."""
     pieces = _pieces(block)
     raw_meta, raw_keys = (inflate(one, _RAW_BYTES_MAX) for one in pieces[:2])
@@ -232,6 +239,8 @@ def _process(block: memoryview, budget: Budget) -> Process | None:
     if not budget.take(memory):
         return None
     meta = _load(raw_meta)
+    if version == OLDEST and isinstance(meta, list):
+        meta.insert(-1, [])
     if not isinstance(meta, list) or len(meta) != 8:
         raise RefusedError("bad_summary", "invalid block")
     facts, dropped, flags, gpus, comms, operations, labels, busy_share = meta
@@ -269,15 +278,31 @@ def _part_bytes(values: Mapping[str, Any], name: str) -> int:
     return size
 
 
-def _head(line: bytes) -> tuple[Head, Any, list[int]]:
-    """Return from the first line the head, the number of processes, and the size of each part."""
+def _version(values: Any) -> int:
+    """Return the version of a summary's format, from its first line."""
+    said = values.get("format") if isinstance(values, dict) else None
+    match = _FORMAT.fullmatch(said) if isinstance(said, str) else None
+    if match is None:
+        raise RefusedError("bad_summary", "not a node summary")
+    version = int(match[1])
+    if not OLDEST <= version <= VERSION:
+        other = "a later" if version > VERSION else "an earlier"
+        raise RefusedError(
+            "bad_summary",
+            f"{other} release wrote it (format {version}; this one reads {OLDEST} to {VERSION})",
+        )
+    return version
+
+
+def _head(line: bytes) -> tuple[Head, int, Any, list[int]]:
+    """Return from the first line the head, the version of the format, the number of processes, and
+    the size of each part."""
     values = _load(line)
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise RefusedError("bad_summary", "not a node summary of this release")
+    version = _version(values)
     problems = take_list(str, values.get("problems"))
     row = [() if field.name == "problems" else values.get(field.name) for field in fields(Head)]
     head = replace(take_row(Head, row), problems=problems)
-    return head, values.get("processes"), [_part_bytes(values, name) for name in _PARTS]
+    return head, version, values.get("processes"), [_part_bytes(values, name) for name in _PARTS]
 
 
 def _head_end(data: bytes) -> int:
@@ -307,7 +332,7 @@ def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
     if len(data) > SUMMARY_BYTES_MAX:
         raise RefusedError("bad_summary", "the file is too long")
     end = _head_end(data)
-    head, said, sizes = _head(data[:end])
+    head, version, said, sizes = _head(data[:end])
     budget = budget or Budget(JOB_BYTES_MAX)
     processes: list[Process] = []
     left_out = 0
@@ -324,7 +349,7 @@ def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
         count = len(processes) + left_out
         if size > WHOLE_BLOCK_BYTES_MAX or at + size > len(data) or count == PROCESSES_MAX:
             raise RefusedError("bad_summary", "incomplete, or a block is too long")
-        process = _process(view[at : at + size], budget)
+        process = _process(view[at : at + size], budget, version)
         if process is None:
             left_out += 1
         else:

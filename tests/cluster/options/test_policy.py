@@ -93,7 +93,9 @@ def cluster_with_qos(cluster_dir: Path) -> Iterator[Cluster]:
 def test_the_default_may_be_for_some_qos(cluster_with_qos: Cluster) -> None:
     cluster = cluster_with_qos
     assert is_measured(cluster, "-N2", "--qos=high")
-    assert is_measured(cluster, "--qos=high", "--export=NONE")
+    bare = jobs.submit(cluster, "--mem=100", "--qos=high", "--export=NONE", script="env")
+    assert cluster.wait_for_job(bare).state == "COMPLETED"
+    assert ENABLED in jobs.output(cluster, bare)
     assert not is_measured(cluster, "--qos=normal")
     assert not is_measured(cluster)
     assert is_measured(cluster, "--nccl-inspector=report")

@@ -142,6 +142,7 @@ def test_the_manifest_has_every_key(node: Node) -> None:
         "user": "nobody",
         "account": "proj1",
         "partition": "gpu",
+        "qos": "high",
         "node": "n1",
         "nodelist": "n[1-4]",
         "num_nodes": "4",
@@ -159,7 +160,7 @@ def test_the_manifest_has_every_key(node: Node) -> None:
 def test_what_slurmd_does_not_say_is_an_empty_value(node: Node) -> None:
     assert node.run(PROLOG, SLURM_JOB_ID="42", SLURM_JOB_UID="0") == ""
     manifest = node.manifest()
-    assert len(manifest) == 19
+    assert len(manifest) == 20
     assert manifest["gid"] == manifest["account"] == manifest["nodelist"] == manifest["mode"] == ""
     assert manifest["restart"] == "0"
     assert (node.job / "raw").stat().st_uid == 0

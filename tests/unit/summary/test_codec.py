@@ -73,10 +73,21 @@ def test_a_summary_is_read_as_it_was_written() -> None:
     assert found.head.job_start == HEAD.job_start
 
 
-def test_a_summary_of_another_release_is_refused_as_such() -> None:
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ("nccl-inspector-node-summary/2", "an earlier release wrote it .format 2; this one reads"),
+        ("nccl-inspector-node-summary/11", "a later release wrote it .format 11; this one reads"),
+        ("nccl-inspector-node-summary/", "not a node summary"),
+        ("nccl-inspector-node-summary/x", "not a node summary"),
+        ("summary/10", "not a node summary"),
+        (10, "not a node summary"),
+    ],
+)
+def test_a_summary_of_another_release_is_refused_as_such(written: object, why: str) -> None:
     line, rest = whole_summary()[0].split(b"\n", 1)
-    other = {**json.loads(line), "format": "nccl-inspector-node-summary/2"}
-    with pytest.raises(RefusedError, match="not a node summary of this release"):
+    other = {**json.loads(line), "format": written}
+    with pytest.raises(RefusedError, match=why):
         decode(json.dumps(other).encode() + b"\n" + rest)
 
 
