@@ -145,6 +145,7 @@ LOCK = $(VENV)/bin/pip-compile - --quiet --upgrade --generate-hashes --strip-ext
 PACKAGES ?=
 PACKAGER ?= slurm-nccl-inspector maintainers <maintainers@slurm-nccl-inspector.invalid>
 PACKAGES_OUT ?= build/packages
+PACKAGES_LEVEL ?= 6
 package_parts = $(if $(PACKAGES),$(foreach one,$(PACKAGES),$(patsubst command,python,$(patsubst tools,controller report,$(patsubst slurm,spank,$(one))))),$(PARTS))
 #: make deb, make rpm   the packages, into build/packages. SLURM_INCLUDE=DIR, REPORT_PYTHON=3.12, CROSS=aarch64 CC=aarch64-linux-gnu-gcc, PACKAGES="slurm profiler"
 deb rpm:
@@ -152,5 +153,5 @@ deb rpm:
 		SYSCONFDIR=/etc $(package_parts:%=stage-%)
 	@$(PYTHON) packaging/packages/build.py $@ --stage $(PACKAGES_OUT)/stage --out $(PACKAGES_OUT) --version $(VERSION) \
 		--machine $(REPORT_MACHINE) --slurm-include $(or $(SLURM_INCLUDE),/usr/include) --python $(REPORT_PYTHON) \
-		--strip $(if $(CROSS),$(CROSS)-linux-gnu-)strip --maintainer '$(PACKAGER)' --packages '$(PACKAGES)'
+		--strip $(if $(CROSS),$(CROSS)-linux-gnu-)strip --maintainer '$(PACKAGER)' --level $(PACKAGES_LEVEL) --packages '$(PACKAGES)'
 .PHONY: deb rpm

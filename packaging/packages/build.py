@@ -48,6 +48,7 @@ class Target:
     strip: str
     maintainer: str
     epoch: int
+    level: int  # of compression
 
     def fill(self, text: str) -> str:
         """Put the releases of Slurm and Python into a text of packages.toml."""
@@ -256,7 +257,9 @@ def make_deb(package: Package, target: Target, tree: Path) -> Path:
         os.utime(path, (target.epoch, target.epoch), follow_symlinks=False)
     out = target.out / f"{package.name}_{version}_{arch}.deb"
     env = {"SOURCE_DATE_EPOCH": str(target.epoch)}
-    call("dpkg-deb", "--build", "--root-owner-group", "-Zxz", "-z4", tree, out, env=env)
+    call(
+        "dpkg-deb", "--build", "--root-owner-group", "-Zxz", f"-z{target.level}", tree, out, env=env
+    )
     return out
 
 
@@ -297,7 +300,7 @@ def make_rpm(package: Package, target: Target, tree: Path) -> Path:
         "_topdir": str(work), "_rpmdir": str(target.out), "buildroot": str(tree.resolve()),
         "_build_name_fmt": "%%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm",
         # What all supported releases can read.
-        "_binary_payload": "w4.xzdio", "_build_id_links": "none",
+        "_binary_payload": f"w{target.level}.xzdio", "_build_id_links": "none",
         # Nothing is changed any more, nothing is provided to others, and what numpy brings is not
         # asked of the system.
         "__os_install_post": "%%{nil}", "debug_package": "%%{nil}",
@@ -339,12 +342,14 @@ def main(words: Iterable[str] | None = None) -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     for name in ("version", "machine", "python", "strip", "maintainer"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--level", type=int, default=6, help="of compression")
     parser.add_argument("--packages", default="", help="suffixes of those to make; all without")
     asked = parser.parse_args(words if words is None else list(words))
     commit_s = int(call("git", "-C", REPO, "log", "-1", "--format=%ct"))
     target = Target(
         asked.stage, asked.out, asked.version, asked.machine, slurm_release(asked.slurm_include),
         asked.python, asked.strip, asked.maintainer, commit_s,
+        asked.level,
     )  # fmt: skip
     wanted = asked.packages.split()
     (target.out / "work").mkdir(parents=True, exist_ok=True)

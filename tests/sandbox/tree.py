@@ -61,17 +61,22 @@ def folder() -> Path:
     return Path(os.environ.get("NCCL_INSPECTOR_TREES", "/var/tmp/nccl-inspector-trees"))
 
 
-def find(suite: str) -> Tree | None:
-    """The tree if it is complete and made as this file makes it."""
-    root = folder() / suite
+def find(suite: str, more: tuple[str, ...] = ()) -> Tree | None:
+    """The tree if it is complete and made as this file makes it; `more`: packages besides."""
+    root = folder() / _name(suite, more)
     try:
         text = json.loads((root / _MARKER).read_text())
     except FileNotFoundError:
         return None
-    return Tree(suite, root, text["slurm"]) if text["packages"] == list(PACKAGES) else None
+    wanted = [*PACKAGES, *more]
+    return Tree(suite, root, text["slurm"]) if text["packages"] == wanted else None
 
 
-def make(suite: str) -> Tree:
+def _name(suite: str, more: tuple[str, ...]) -> str:
+    return f"{suite}-more" if more else suite
+
+
+def make(suite: str, more: tuple[str, ...] = ()) -> Tree:
     """The tree of a Debian suite; made when there is none, which takes a minute and the network.
 
     Raises:
@@ -81,8 +86,8 @@ def make(suite: str) -> Tree:
         raise ClusterError(f"{suite}: not the name of a Debian suite")
     if os.geteuid() != 0 or not shutil.which("debootstrap", path=DAEMON_ENV["PATH"]):
         raise ClusterError(f"{suite} is not available: needs root and the package debootstrap")
-    with _alone(suite):
-        return find(suite) or _make(suite)
+    with _alone(_name(suite, more)):
+        return find(suite, more) or _make(suite, more)
 
 
 @contextmanager
@@ -97,14 +102,15 @@ def _alone(suite: str) -> Iterator[None]:
         yield
 
 
-def _make(suite: str) -> Tree:
+def _make(suite: str, more: tuple[str, ...]) -> Tree:
     """Fill a folder beside, mark it complete, and only then give it its name."""
-    root, part = folder() / suite, folder() / f"{suite}.part"
+    name = _name(suite, more)
+    root, part = folder() / name, folder() / f"{name}.part"
     for old in (root, part):
         if old.exists():
             shutil.rmtree(old)
     try:
-        slurm = _fill(suite, part)
+        slurm = _fill(suite, part, (*PACKAGES, *more))
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
@@ -112,7 +118,7 @@ def _make(suite: str) -> Tree:
     return Tree(suite, root, slurm)
 
 
-def _fill(suite: str, part: Path) -> str:
+def _fill(suite: str, part: Path, packages: tuple[str, ...]) -> str:
     """Make the tree in `part`, its marker last; the version of the Slurm in it."""
     recipe = _RECIPES / suite if (_RECIPES / suite).exists() else _RECIPES / "sid"
     targets = _said("apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)")
@@ -120,10 +126,10 @@ def _fill(suite: str, part: Path) -> str:
     _step(suite, "debootstrap", "--variant=minbase", suite, str(part), mirror, str(recipe))
     _prepare(part)
     _inside(suite, part, "apt-get", "update", "-qq")
-    _inside(suite, part, "apt-get", "install", "-qq", "-y", "--no-install-recommends", *PACKAGES)
+    _inside(suite, part, "apt-get", "install", "-qq", "-y", "--no-install-recommends", *packages)
     _inside(suite, part, "apt-get", "clean")
     slurm = _inside(suite, part, "slurmctld", "-V").split()[-1]
-    (part / _MARKER).write_text(json.dumps({"slurm": slurm, "packages": PACKAGES}) + "\n")
+    (part / _MARKER).write_text(json.dumps({"slurm": slurm, "packages": packages}) + "\n")
     return slurm
 
 

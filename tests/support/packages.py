@@ -23,9 +23,8 @@ _COMMANDS = ("sh", "find", "rm", "rmdir", "ls", "grep", "echo", "touch")
 
 def build(kind: str, place: Path, *words: str, suffixes: tuple[str, ...] = QUICK) -> list[Path]:
     """Run `make deb` or `make rpm`; return the files."""
-    said = make(
-        kind, f"PACKAGES_OUT={place}", f"PACKAGES={' '.join(suffixes)}", *words, stage=place / "s"
-    )
+    where = f"PACKAGES_OUT={place}", f"PACKAGES={' '.join(suffixes)}", "PACKAGES_LEVEL=1"
+    said = make(kind, *where, *words, stage=place / "s")
     return [Path(line) for line in said.splitlines() if line.endswith(f".{kind}")]
 
 

@@ -96,7 +96,7 @@ def test_rpm_keeps_the_sites_changes_and_leaves_only_them(
         "/etc/enroot/mounts.d/50-nccl-inspector.fstab",
     ]
     root = packages.fresh_root(tmp_path / "root")
-    rpm = ["rpm", "--root", str(root), "--nodeps", "--nosignature", "--ignoreos"]
+    rpm = ["rpm", "--root", str(root), "--nodeps", "--nosignature", "--force-debian"]
     done = subprocess.run(
         [*rpm, "--install", *rpms.values()], capture_output=True, text=True, check=False
     )
