@@ -154,7 +154,7 @@ CHECKS = (
         looks_at="systemctl",
         meaning="The agent runs now, and will not after the next boot.",
         mend="systemctl enable nccl-inspector-agent.",
-        page="install.md#put-the-files-in-place",
+        page="install.md#install-them",
         judge=_not_enabled,
     ),
     Check(
@@ -163,8 +163,8 @@ CHECKS = (
         looks_at="the Python of the agent's command, which is started once",
         meaning="The agent cannot start, or cannot start again: its Python is too old or gone, as "
         "after an upgrade of the system.",
-        mend="Install Python 3.11 or later, then make the agent's environment anew.",
-        page="install.md#put-the-files-in-place",
+        mend="Install Python 3.11 or later, and the package slurm-nccl-inspector anew.",
+        page="install.md#make-the-packages",
         judge=_python,
     ),
     Check(

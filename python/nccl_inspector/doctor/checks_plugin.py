@@ -206,7 +206,7 @@ CHECKS = (
         looks_at="the library that plugstack.conf names",
         meaning="Slurm skips the line: nothing is measured here.",
         mend="Install the package on this host, or correct the path.",
-        page="install.md#put-the-files-in-place",
+        page="install.md#make-the-packages",
         judge=_missing,
     ),
     Check(
@@ -225,7 +225,7 @@ CHECKS = (
         looks_at="the Slurm release in the library, `slurmd -V` and `scontrol --version`",
         meaning="Slurm does not load a plugin of another release: nothing is measured here.",
         mend="Install the package that was built for this release of Slurm.",
-        page="install.md#put-the-files-in-place",
+        page="install.md#make-the-packages",
         judge=_other_slurm,
     ),
     Check(

@@ -97,7 +97,7 @@ def read_unit(name: str) -> Unit | None:
 
 
 def read_interpreter(program: str) -> Interpreter | None:
-    """Try the Python in the first line of the agent's command; None: it is no script."""
+    """Try the Python of the agent's command; None: it starts, or is no script."""
     if not program:
         return None
     try:
@@ -107,6 +107,10 @@ def read_interpreter(program: str) -> Interpreter | None:
     if not head.startswith(b"#!/"):
         return None
     path = os.fsdecode(head[2:].split()[0])
+    if path == "/bin/sh":  # the package's launcher, which looks for a Python by itself
+        started = ask(Path(program), "agent", "--help", seconds=COMMAND_S)
+        said = (started.errors.strip().splitlines() or [started.words])[-1]
+        return Interpreter(program, None, printable(said[:200])) if started.status else None
     code = "import sys, click, nccl_inspector.agent.service; print(*sys.version_info[:2])"
     version = ask(Path(path), "-c", "import sys; print(*sys.version_info[:2])", seconds=COMMAND_S)
     words = version.output.split()

@@ -16,7 +16,7 @@ from nccl_inspector.doctor import read_node
 from nccl_inspector.doctor.facts import CannotTell
 from nccl_inspector.doctor.processes import find_daemons
 from nccl_inspector.settings.config import parse_config
-from tests.support.repository import PYTHON_DIR
+from tests.support.repository import PACKAGING, PYTHON_DIR
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
 
@@ -55,6 +55,19 @@ def test_a_python_without_our_modules_is_seen(tmp_path: Path) -> None:
     found = read_node.read_interpreter(str(script(tmp_path / "agent", str(python))))
     assert found is not None
     assert "ModuleNotFoundError" in found.problem
+
+
+def test_the_packages_launcher_is_started_and_its_own_words_are_told(tmp_path: Path) -> None:
+    text = (PACKAGING / "nccl-inspector").read_text()
+    assert "/usr/bin/python3." in text
+    launcher = tmp_path / "nccl-inspector"
+    launcher.write_text(text.replace("/bin/python3.", "/none/python3."))
+    launcher.chmod(0o755)
+    found = read_node.read_interpreter(str(launcher))
+    assert found is not None
+    assert found.version is None
+    assert "there is no Python 3.11 or later in /usr/bin: install one" in found.problem
+    assert read_node.read_interpreter(str(script(tmp_path / "well", "/bin/sh", "exit 0"))) is None
 
 
 def test_a_program_that_is_no_script_is_not_tried() -> None:

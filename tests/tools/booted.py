@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make test-systemd`: a site of one host from the packages, with systemd as PID 1.
+
+A Debian 12 (made once with debootstrap, kept in /var/tmp) is booted by systemd-nspawn, without a
+network. It has Debian's Slurm, under systemd. Each step is what the page Install says; it ends the
+program if it is not as promised, and prints how long it took. Everything is real but NCCL, which
+the stand-in plays.
+"""
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.sandbox import tree
+from tests.support import packages
+from tests.support.packages import NAME
+from tests.support.repository import BUILD
+
+MORE = ("systemd", "systemd-sysv", "dbus", "prometheus-node-exporter", "curl")
+PLACE = Path("/var/tmp/nccl-inspector-booted")
+AGENT = "nccl-inspector-agent.service"
+SLURM_CONF = """ClusterName=one
+SlurmctldHost=one
+SlurmUser=slurm
+StateSaveLocation=/var/lib/slurm/slurmctld
+SlurmdSpoolDir=/var/lib/slurm/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+ReturnToService=2
+SlurmdParameters=config_overrides
+NodeName=one CPUs=2 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES
+"""
+SITE = """[slurm]
+words = "default=prom"
+[account]
+uid = 642
+[settings]
+report_dir = "/shared/reports"
+store_dir = "/shared/store"
+listen = "127.0.0.1:9435"
+"""
+# A watchdog of two minutes would take two minutes to see.
+QUICK_WATCHDOG = "[Service]\nWatchdogSec=10\n"
+# What a site has written, or its jobs have: it stays when the packages go.
+SITES_OWN = (
+    "/etc/nccl-inspector", "/etc/slurm/", "/etc/tmpfiles.d/nccl-inspector-controller.conf",
+    f"/etc/systemd/system/{AGENT}.d", "/shared", "/var/lib/nccl-inspector",
+    "/var/spool/nccl-inspector",
+    # Not ours: accounts (reports are their files), Slurm's state, logs, dpkg's database.
+    "/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow", "/etc/subuid", "/etc/subgid",
+    "/etc/.pwd.lock", "/var/lib/slurm", "/var/log", "/var/lib/dpkg", "/var/lib/systemd",
+    "/var/cache", "/var/lib/prometheus", "/home", "/etc/machine-id",
+)  # fmt: skip
+
+
+class BrokenPromiseError(Exception):
+    """Something is not as the docs promise; the text says what."""
+
+
+class Box:
+    """The booted root."""
+
+    def __init__(self, lower: Path) -> None:
+        self.root = PLACE / "root"
+        for name in ("up", "work", "root"):
+            (PLACE / name).mkdir(parents=True)
+        layers = f"lowerdir={lower},upperdir={PLACE}/up,workdir={PLACE}/work"
+        subprocess.run(["mount", "-t", "overlay", "-o", layers, "none", self.root], check=True)
+        self._nspawn: subprocess.Popen[bytes] | None = None
+        self.write("/etc/hosts", "127.0.0.1 localhost one\n")
+        self.write("/etc/hostname", "one\n")
+
+    def boot(self) -> None:
+        """Start it and wait until systemd has started everything."""
+        self._nspawn = subprocess.Popen(
+            ["systemd-nspawn", "--quiet", "--boot", "--directory", self.root, "--machine=one",
+             "--private-network", "--register=no", "--keep-unit", "--console=pipe"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        wait("there is a PID 1", self._leader, 20)
+        # With no address but 127.0.0.1, glibc resolves no name for Slurm.
+        address = ["ip", "address", "add", "10.9.9.1/32", "dev", "lo"]
+        subprocess.run(["nsenter", f"--target={self._leader()}", "--net", *address], check=True)
+        ready = "running", "degraded"
+        wait("systemd runs", lambda: self.out("systemctl is-system-running") in ready, 120)
+
+    def _leader(self) -> str:
+        """Return the pid of its PID 1; empty if it is not booted."""
+        if self._nspawn is None or self._nspawn.poll() is not None:
+            return ""
+        pid = self._nspawn.pid
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().partition(" ")[0]
+
+    def halt(self) -> None:
+        """Let systemd shut down, as for a reboot."""
+        if self._nspawn and self._nspawn.poll() is None:
+            self.run("systemctl --no-block poweroff")
+            try:
+                self._nspawn.wait(90)
+            except subprocess.TimeoutExpired:
+                self._nspawn.kill()
+                self._nspawn.wait()
+
+    def reboot(self) -> None:
+        """Shut down and boot again; what is not on a tmpfs is still there."""
+        self.halt()
+        self.boot()
+
+    def end(self) -> None:
+        """Take everything away."""
+        self.halt()
+        subprocess.run(["umount", self.root], check=False)
+        shutil.rmtree(PLACE)
+
+    def run(self, script: str, user: str = "root") -> subprocess.CompletedProcess[str]:
+        """Run a script inside."""
+        leader = self._leader()
+        if not leader:
+            return subprocess.CompletedProcess([], 1, "", "not booted")
+        env = ["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", f"HOME=/home/{user}"]
+        become = (
+            []
+            if user == "root"
+            else ["setpriv", f"--reuid={user}", "--init-groups", "--regid=1000"]
+        )
+        return subprocess.run(
+            ["nsenter", f"--target={leader}", "--all", "--root", "--wd", *env, *become, "sh",
+             "-c", script],
+            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=300,
+        )  # fmt: skip
+
+    def out(self, script: str) -> str:
+        """Return what a script prints."""
+        return self.run(script).stdout.strip()
+
+    def must(self, script: str, status: int = 0) -> str:
+        """Run a script that must end so; return what it prints."""
+        done = self.run(script)
+        if done.returncode != status:
+            raise BrokenPromiseError(f"{script}: {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file as root."""
+        place = self.root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+    def files(self) -> set[str]:
+        """Return all files outside of /run, /proc, /sys, /dev and /tmp."""
+        return set(
+            self.must("find / -xdev ! -type d ! -path '/tmp/*' ! -path '/var/tmp/*'").split("\n")
+        )
+
+
+def wait(what: str, check: Callable[[], object], seconds: float) -> None:
+    """Poll until it is so."""
+    end = time.monotonic() + seconds
+    while not check():
+        if time.monotonic() > end:
+            raise BrokenPromiseError(f"not after {seconds:.0f} s: {what}")
+        time.sleep(0.3)
+
+
+def say_that(what: str, found: object) -> None:
+    """End the program if something is not so."""
+    if not found:
+        raise BrokenPromiseError(what)
+
+
+def put_slurm(box: Box) -> None:
+    """A site that has Slurm, and nothing of ours."""
+    box.write("/etc/slurm/slurm.conf", SLURM_CONF)
+    box.must("useradd --create-home --uid 1000 alice && mkdir -p /shared")
+    for name, target in (
+        ("nccl-standin", "nccl-standin"),
+        ("fakecuda/libcuda.so.1", "libcuda.so.1"),
+    ):
+        shutil.copy(BUILD / name, box.root / "opt" / target)
+    box.must("systemctl enable --now slurmctld slurmd && systemctl restart slurmctld slurmd")
+    wait("the node is idle", lambda: "idle" in box.out("sinfo -h -o %T"), 60)
+
+
+def submit(box: Box, seconds: int) -> str:
+    """Submit a job of two ranks as a user; return its number."""
+    command = f"srun -n2 /opt/nccl-standin --seconds {seconds} --sizes 1M --compute-ms 2"
+    words = f"cd && NCCL_STANDIN_CUDA=/opt/libcuda.so.1 sbatch -n2 --parsable --wrap '{command}'"
+    done = box.run(words, user="alice")
+    say_that(f"sbatch: {done.stderr}", done.returncode == 0)
+    job = done.stdout.strip()
+    wait(f"job {job} runs", lambda: "RUNNING" in box.out(f"scontrol show job {job}"), 60)
+    return job
+
+
+def finish(box: Box, job: str) -> None:
+    """Wait until a job has ended, which must be well, and its node not drained."""
+    wait(f"job {job} ends", lambda: "RUNNING" not in box.out(f"scontrol show job {job}"), 120)
+    said = box.out(f"scontrol show job {job}")
+    say_that(f"job {job}: {said}", "JobState=COMPLETED" in said and "ExitCode=0:0" in said)
+    wait("the node is idle", lambda: box.out("sinfo -h -o %T") == "idle", 60)
+
+
+def measured(box: Box, job: str) -> None:
+    """Wait for a job's report, which the controller service stores."""
+    finish(box, job)
+    stored = f"nccl-inspector history --json | grep -q '\"job_id\": *{job}\\b'"
+    wait(f"job {job} is reported", lambda: box.run(stored).returncode == 0, 60)
+    report = box.run(f"nccl-inspector report {job}")
+    say_that(f"report {job}: {report.stdout}{report.stderr}", "VERDICT" in report.stdout)
+
+
+def agent_pid(box: Box) -> str:
+    """Return the pid of the agent that has made its first pass; empty if there is none."""
+    said = box.out(f"systemctl show --property MainPID,ActiveState {AGENT}")
+    values = dict(line.split("=") for line in said.splitlines())
+    return values["MainPID"] if values.get("ActiveState") == "active" else ""
+
+
+def is_another(box: Box, before: str) -> bool:
+    """Tell whether an agent runs that is not the one with this pid."""
+    return agent_pid(box) not in ("", before)
+
+
+def install(box: Box, files: list[Path]) -> None:
+    """Install packages as an administrator does who has them in /tmp."""
+    (box.root / "opt/debs").mkdir(exist_ok=True)
+    for file in files:
+        shutil.copy(file, box.root / "opt/debs")
+    box.must(f"cd /opt/debs && dpkg --install {' '.join(file.name for file in files)} && rm *.deb")
+
+
+def nothing_is_active(box: Box) -> None:
+    """No unit of ours is enabled or runs."""
+    units = box.out("systemctl list-unit-files --no-legend '*nccl*inspector*'")
+    say_that("units are there", AGENT in units)
+    say_that(f"enabled: {units}", " enabled " not in units)
+    running = box.out("systemctl list-units --no-legend --state=active '*nccl*inspector*'")
+    say_that(f"active: {running}", not running)
+    say_that("no account", box.run("getent passwd nccl-inspector").returncode)
+
+
+def set_up(box: Box) -> None:
+    """Steps 2 to 4 of the page, for a node and for the controller."""
+    box.write("/etc/nccl-inspector/site.toml", SITE)
+    box.must("nccl-inspector setup controller --apply")
+    box.must("nccl-inspector setup node --apply")
+    hook = "/usr/lib/nccl-inspector/epilogctld/nccl-inspector-epilogctld"
+    box.write("/etc/slurm/slurm.conf", f"{SLURM_CONF}PrologFlags=Alloc\nEpilogSlurmctld={hook}\n")
+    box.must("systemctl restart slurmctld slurmd")
+    wait("the node is idle", lambda: box.out("sinfo -h -o %T") == "idle", 60)
+
+
+def heal(box: Box) -> None:
+    """The agent is killed, then stopped."""
+    box.write(f"/etc/systemd/system/{AGENT}.d/quick.conf", QUICK_WATCHDOG)
+    box.must(f"systemctl daemon-reload && systemctl restart {AGENT}")
+    for signal in ("KILL", "STOP"):
+        before = agent_pid(box)
+        box.must(f"kill -{signal} {before}")
+        wait(f"healed after SIG{signal}", partial(is_another, box, before), 60)
+
+
+def upgrade(box: Box, newer: list[Path]) -> None:
+    """Install a newer release while a job runs."""
+    job, before = submit(box, 25), agent_pid(box)
+    install(box, newer)
+    wait("the agent runs anew", partial(is_another, box, before), 30)
+    say_that("still enabled", box.out(f"systemctl is-enabled {AGENT}") == "enabled")
+    measured(box, job)
+
+
+def remove(box: Box, before: set[str]) -> None:
+    """Remove everything while a job runs, without a word to Slurm; then run another job."""
+    job = submit(box, 8)
+    box.must(f"dpkg --purge $(dpkg-query -W -f '${{Package}} ' '{NAME}*')")
+    finish(box, job)
+    finish(box, submit(box, 2))
+    left = sorted(path for path in box.files() - before if path and not path.startswith(SITES_OWN))
+    say_that(f"left: {left}", not left)
+    say_that("reports stay", box.out("ls /shared/store"))
+
+
+def main() -> int:
+    """Run all steps; 0 if everything was as promised."""
+    if shutil.which("systemd-nspawn") is None:
+        print("needs systemd-nspawn: apt-get install systemd-container", file=sys.stderr)
+        return 1
+    begun = time.monotonic()
+
+    def step(words: str, work: Callable[[], Any]) -> Any:
+        start = time.monotonic()
+        result = work()
+        print(f"{time.monotonic() - start:6.1f} s  {words}", flush=True)
+        return result
+
+    lower = step("a Debian 12 with Slurm", lambda: tree.make("bookworm", MORE).root)
+    every = tuple(one["suffix"] or "command" for one in packages.PACKAGES)
+    out = BUILD / "booted"
+    debs = step("make deb", lambda: packages.build("deb", out / "first", suffixes=every))
+    newer = step(
+        "make deb VERSION=9.9", lambda: packages.build("deb", out / "newer", "VERSION=9.9")
+    )
+    box = Box(lower)
+    try:
+        step("boot", box.boot)
+        step("Slurm under systemd", lambda: put_slurm(box))
+        step("a job before anything of ours is there", lambda: finish(box, submit(box, 2)))
+        before = box.files()
+        step("install the packages", lambda: install(box, debs))
+        step("nothing is active", lambda: nothing_is_active(box))
+        step("setup node and controller", lambda: set_up(box))
+        step("doctor", lambda: box.must("nccl-inspector doctor"))
+        step("a job is measured and reported", lambda: measured(box, submit(box, 6)))
+        step("kill -9 and SIGSTOP of the agent are healed", lambda: heal(box))
+        step("reboot", box.reboot)
+        wait("the node is idle", lambda: box.out("sinfo -h -o %T") == "idle", 60)
+        step("a job after the reboot", lambda: measured(box, submit(box, 6)))
+        step("upgrade while a job runs", lambda: upgrade(box, newer))
+        step("purge while a job runs; a job afterwards", lambda: remove(box, before))
+    except BrokenPromiseError as err:
+        print(f"NOT AS PROMISED: {err}", file=sys.stderr)
+        print(box.out("systemctl --failed; journalctl --no-pager --lines 40"), file=sys.stderr)
+        return 1
+    finally:
+        box.end()
+    print(f"{time.monotonic() - begun:6.1f} s  all of it")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
