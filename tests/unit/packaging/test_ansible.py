@@ -112,6 +112,8 @@ def test_a_node_is_set_up_once_and_taken_back(place: Path) -> None:
     assert "optional /usr/lib/nccl-inspector/spank_nccl_inspector.so default=prom" in after
     assert "ii slurm-nccl-inspector-node" in after
     assert changed(second) == 0
+    assert "play failed" in asked, "no agent runs here, and the doctor says so"
+    assert "run-dir-missing: " in asked
     assert "stays    account nccl-inspector" in removed
-    assert "slurm-nccl-inspector\t0" not in left
+    assert "ii slurm-nccl-inspector" not in left
     assert "spank_nccl_inspector" not in left
