@@ -303,6 +303,11 @@ test-nccl: setup $(PROFILER) $(FAKECUDA) $(NCCL_CUDA) $(NCCL_NVML)
 	PYTHONPATH=python:. $(PY) -m tests.nccl.run $(if $(NCCL_RELEASES),--releases $(NCCL_RELEASES),--table packaging/doc/nccl-releases.md) $(NCCL_ARGS)
 .PHONY: test-nccl
 
+#: make test-systemd  a Debian 12 booted with systemd: packages installed, set up, a job reported, agent killed, reboot, upgrade, purge; as root, needs systemd-container
+test-systemd: setup build
+	$(PY) -m tests.tools.booted
+.PHONY: test-systemd
+
 #: make previews     pictures of the dashboards for the docs, by Grafana's own components; needs npm and Chromium
 previews: setup build
 	$(PY) -m tests.tools.preview
@@ -320,7 +325,7 @@ docs: venv
 
 C_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 SH_SRC := $(shell git ls-files '*.sh' epilog/nccl-inspector-epilogctld packaging/mount.nccl-inspector \
-	packaging/nccl-inspector-hook .ci/run 2>/dev/null)
+	packaging/nccl-inspector-hook packaging/nccl-inspector .ci/run 2>/dev/null)
 FUZZ_SECONDS ?= 600
 FUZZ_RUN = ASAN_OPTIONS=detect_leaks=0 build/fuzz/fuzz_$(1) -max_total_time=$$(($(FUZZ_SECONDS) * $(2) / 12)) -timeout=30 \
 	-print_final_stats=1 -artifact_prefix=build/fuzz/$(1)- $(3) build/fuzz/corpus/$(1)

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=sh disable=SC2154
 # What the packages' scripts do; build.py takes the parts that a package needs, and puts values above
 # and a call below. No step fails a transaction: a half-configured package helps nobody. There is
 # nothing to do for running jobs: what they have loaded stays with them, and so do their files.
@@ -36,7 +38,7 @@ restart() { # those that run
 }
 
 has_jobs() {
-	ls -A /run/nccl-inspector/jobs /run/nccl-inspector/ended 2>/dev/null | grep -q '^[0-9]'
+	[ -n "$(find /run/nccl-inspector/jobs /run/nccl-inspector/ended -mindepth 1 -maxdepth 1 2>/dev/null)" ]
 }
 
 stop() {

@@ -60,7 +60,7 @@ SITES_OWN = (
     # Not ours: accounts (reports are their files), Slurm's state, logs, dpkg's database.
     "/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow", "/etc/subuid", "/etc/subgid",
     "/etc/.pwd.lock", "/var/lib/slurm", "/var/log", "/var/lib/dpkg", "/var/lib/systemd",
-    "/var/cache", "/var/lib/prometheus", "/home", "/etc/machine-id",
+    "/var/cache", "/var/lib/munge", "/var/lib/prometheus", "/home", "/etc/machine-id",
 )  # fmt: skip
 
 
