@@ -84,6 +84,11 @@ def parse_version(text: str) -> Version:
     return tuple(int(part) for part in match.groups() if part) if match else ()
 
 
+def shape_of(message: bytes) -> bytes:
+    """Return a message without its digits: lines that come very often differ in little else."""
+    return message.translate(None, _DIGITS)
+
+
 @dataclass(frozen=True, slots=True)
 class Catalogue:
     """All rules by id, and their forms in the order of the table."""
@@ -119,7 +124,7 @@ def load_catalogue() -> Catalogue:
             parse_version(since),
             parse_version(until),
             contains.encode(),
-            contains.encode().translate(None, _DIGITS),
+            shape_of(contains.encode()),
             None if pattern == _NONE else re.compile(pattern.encode()),
         )
         forms.append(form)
@@ -129,8 +134,7 @@ def load_catalogue() -> Catalogue:
 class Matcher:
     """Finds the rule that fits a message.
 
-    It remembers which forms a message may have by its text without digits, because lines that come
-    very often differ in little else.
+    It remembers which forms a message may have by its shape.
     """
 
     def __init__(self) -> None:
@@ -144,7 +148,7 @@ class Matcher:
     def find(self, level: Level, message: bytes, version: Version) -> LogRule | None:
         """Return the first rule that fits; `version` is empty if it is not known, or not NCCL's."""
         text = b"DIAG " + message if level is Level.DIAG else message
-        shape = text.translate(None, _DIGITS)
+        shape = shape_of(text)
         near = self._near.get(shape)
         if near is None:
             if len(self._near) >= _SHAPES_MAX:

@@ -28,26 +28,50 @@ class Identities:
     """
 
     def __init__(self, processes: Sequence[ProcessLog], *, own_files: bool = False) -> None:
+        self._processes = processes
+        self._leader = {at: at for at in range(len(processes))}
+        if not own_files:
+            self._join_labels()
+        self._join_torn()
+        self._join_ranks()
+        self._names = {at: self._identity(at) for at in set(self._leader.values())}
+
+    def _join_labels(self) -> None:
+        """Join writers of one host and pid if one of them has no label."""
+        first: dict[tuple[str, int], int] = {}
+        for at, one in enumerate(self._processes):
+            if one.pid is None:
+                continue
+            before = first.setdefault((one.host, one.pid), at)
+            if None in (one.label, self._processes[before].label):
+                self._leader[at] = before
+
+    def _join_torn(self) -> None:
+        """Join a writer whose host has another line's text glued to it with the true one."""
+        whole: dict[int | None, list[int]] = defaultdict(list)
+        for at, one in enumerate(self._processes):
+            if not one.torn and one.host:
+                whole[one.pid].append(at)
+        for at, one in enumerate(self._processes):
+            if one.torn and one.pid is not None:
+                hosts = (
+                    other for other in whole[one.pid]
+                    if one.host.endswith(self._processes[other].host)
+                )  # fmt: skip
+                self._leader[at] = next(hosts, self._leader[at])
+
+    def _join_ranks(self) -> None:
+        """Join lines that have only a rank with the process of that rank."""
         by_rank: dict[int, list[int]] = defaultdict(list)
-        by_pid: dict[tuple[str, int], int] = {}
-        self._leader: dict[int, int] = {}
-        for at, one in enumerate(processes):
-            leader = at
-            if one.pid is not None and not own_files:
-                first = by_pid.setdefault((one.host, one.pid), at)
-                if None in (one.label, processes[first].label):
-                    leader = first
-            self._leader[at] = leader
-            if one.pid is not None and one.number is not None and leader == at:
+        for at, one in enumerate(self._processes):
+            if one.pid is not None and one.number is not None and self._leader[at] == at:
                 by_rank[one.number].append(at)
-        for at, one in enumerate(processes):
+        for at, one in enumerate(self._processes):
             if one.pid is None and one.label is not None:
-                # Of lines without a process those of one rank are together.
-                same = by_rank.setdefault(one.label, [at])
+                same = by_rank[one.label] or [at]
+                by_rank[one.label] = same
                 if len(same) == 1:
                     self._leader[at] = same[0]
-        self._processes = processes
-        self._names = {at: self._identity(at) for at in set(self._leader.values())}
 
     def _identity(self, at: int) -> Identity:
         one = self._processes[at]
@@ -68,6 +92,11 @@ class Identities:
     def leaders(self) -> list[int]:
         """Return a writer of each process, in the order in which they wrote first."""
         return sorted(self._names)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of all processes, sorted."""
+        return tuple(sorted({one.host for one in self._names.values() if one.host}))
 
     def leader(self, at: int) -> int:
         """Return the writer that stands for the process of this one."""

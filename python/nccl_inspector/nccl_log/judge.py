@@ -8,10 +8,10 @@ from math import floor
 
 from nccl_inspector.model.card import CRITICAL, SEVERITIES, Severity
 from nccl_inspector.model.wording import cut_list, number
-from nccl_inspector.nccl_log.catalogue import LogRule, Role, Scope, load_catalogue
+from nccl_inspector.nccl_log.catalogue import LogRule, Role, Scope, load_catalogue, shape_of
 from nccl_inspector.nccl_log.compare import compare
 from nccl_inspector.nccl_log.identities import Identities, Identity, said_hosts, said_names
-from nccl_inspector.nccl_log.process_log import Comm
+from nccl_inspector.nccl_log.process_log import Comm, ProcessLog
 from nccl_inspector.nccl_log.reader import Hits, Log, Quote
 
 NAMES_MAX = 64  # of processes in one finding
@@ -92,7 +92,7 @@ def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> Lo
         log.bytes,
         log.lines,
         len(real) or len(everybody),
-        tuple(sorted({one.host for one in log.processes if one.host})),
+        identities.hosts,
         first,
         tuple(order),
         tuple(_facts(log, real)),
@@ -205,7 +205,7 @@ def _said_who(rule: LogRule, found: Sequence[Identity]) -> str:
 def _matched(log: Log, identities: Identities) -> Iterator[LogFinding]:
     for hits in log.hits.values():
         who = identities.distinct(hits.first)
-        quote = hits.earliest or (hits.quotes[0] if hits.quotes else None)
+        quote = _shown(hits)
         yield LogFinding(
             hits.rule,
             hits.rule.severity,
@@ -220,12 +220,19 @@ def _matched(log: Log, identities: Identities) -> Iterator[LogFinding]:
 
 
 def _variety(hits: Hits) -> str:
-    """Return other texts of the rule, if its lines differ: variables, adapters, messages."""
-    texts = dict.fromkeys(one.record.message for one in hits.quotes)
-    if len(texts) < 2:
+    """Return other texts of a rule, such as other variables, if they differ in more than digits."""
+    shown = _shown(hits)
+    if shown is None or (hits.rule.role is not Role.SETTING and hits.rule.known != "level"):
         return ""
-    words = (text[:80].decode("utf-8", "replace") for text in list(texts)[1:])
-    return f"also: {cut_list((f'`{one}`' for one in words), 3)}"
+    texts = {shape_of(one.record.message): one.record.message for one in hits.quotes}
+    texts.pop(shape_of(shown.record.message), None)
+    words = (f"`{text[:80].decode('utf-8', 'replace')}`" for text in texts.values())
+    return f"also: {cut_list(words, 3)}" if texts else ""
+
+
+def _shown(hits: Hits) -> Quote | None:
+    """Return the line that stands for all."""
+    return hits.earliest or next(iter(hits.quotes), None)
 
 
 def _compared(log: Log, identities: Identities, partial: bool) -> Iterator[LogFinding]:
@@ -258,6 +265,12 @@ def _yes(value: bool | None) -> str:
     return "" if value is None else "on" if value else "off"
 
 
+def _gpu_direct(process: ProcessLog) -> str:
+    if process.gdr_adapters:
+        return _yes(all(process.gdr_adapters.values()))
+    return _yes(process.gdr_rings)
+
+
 def _facts(log: Log, chosen: Iterable[int]) -> Iterator[Fact]:
     members = [log.processes[at] for at in sorted(chosen)]
     yield from _fact("library", (f"{one.library} {one.version}" for one in members if one.version))
@@ -271,10 +284,8 @@ def _facts(log: Log, chosen: Iterable[int]) -> Iterator[Fact]:
             if one.hcas and not one.hcas_cut
         ),
     )
-    yield from _fact(
-        "GPUDirect RDMA", (_yes(all(one.gdr_adapters.values()) if one.gdr_adapters else
-                                one.gdr_rings) for one in members),
-    )  # fmt: skip
+    on_adapters = [one for one in members if one.network != "Socket"]
+    yield from _fact("GPUDirect RDMA", (_gpu_direct(one) for one in on_adapters))
     yield from _fact("NVLS", (_yes(one.nvls) for one in members))
     yield from _fact("CollNet (SHARP)", (one.collnet for one in members))
     yield from _fact("interface", (one.interface for one in members))

@@ -101,6 +101,7 @@ class ProcessLog:
     comms: dict[bytes, Comm] = field(default_factory=dict)
     comms_made: int = 0
     init: InitTime | None = None  # of the largest communicator
+    torn: bool = False  # another process's text stood before its head: `host` may not be right
 
     @property
     def rank(self) -> int | None:

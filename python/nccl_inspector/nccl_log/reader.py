@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from nccl_inspector.nccl_log.catalogue import LogRule, Matcher
+from nccl_inspector.nccl_log.catalogue import LogRule, Matcher, Role, shape_of
 from nccl_inspector.nccl_log.lines import (
     COUNTED_WAYS,
     HEAD_BYTES_MAX,
@@ -71,6 +71,7 @@ class Hits:
     first: dict[int, tuple[float | None, int]] = field(default_factory=dict)  # time, order
     earliest: Quote | None = None  # by time; None: no line has one
     count: int = 0
+    shapes: set[bytes] = field(default_factory=set)  # of its texts, if it is about settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Log:
     work: dict[tuple[int, str], WorkCounts] = field(default_factory=dict)
     bytes: int = 0
     files: int = 0
-    lines: int = 0  # of NCCL and PyTorch, without those that lines.py passes over
+    lines: int = 0  # of NCCL and PyTorch
     ways: Counter[str] = field(default_factory=Counter)  # the usual ways of channels, of all
     loud: int = 0  # of them warnings and errors
     cut: int = 0  # of them cut by NCCL
@@ -144,13 +145,13 @@ class LogReader:
         rfind = block.rfind
         lines = 0
         for match in MARK.finditer(block):
-            lines += 1
             start = match.start()
             # The mark begins behind the first letter: NCCL, RCCL.
             line = rfind(b"\n", max(0, start - HEAD_BYTES_MAX), start) + 1
             head = block[max(line, start - HEAD_BYTES_MAX) : start - 1]
             message = match[1]
             if message is None:
+                lines += 1
                 self._other(match, head, line)
                 continue
             # Lines of level INFO are very many, so their heads are taken apart only once.
@@ -167,14 +168,13 @@ class LogReader:
                 heads[key] = number
             if number >= 0:
                 self._info(number, processes[number], message, head, line, match.end())
-        self.log.lines += lines
+        self.log.lines += lines + block.count(b"CCL INFO ")
         for way, text in COUNTED_WAYS.items():
             self.log.ways[way] += block.count(text)
         self._last_errors(block)
 
     def _process_of(self, head: bytes) -> int:
-        told = parse_head(head)
-        return self._process(self._known_host(told) if b"CCL " in head else told, head)
+        return self._process(parse_head(head), head, torn=b"CCL " in head)
 
     def _other(self, match: re.Match[bytes], head: bytes, line: int) -> None:
         """Take a line that is not of level INFO."""
@@ -234,9 +234,7 @@ class LogReader:
         known = self._loud_heads.get(key)
         if known is None:
             told = parse_head(head)
-            if b"CCL " in head:
-                told = self._known_host(told)
-            known = told, self._process(told, head)
+            known = told, self._process(told, head, torn=b"CCL " in head)
             if len(self._loud_heads) >= _HEADS_MAX:
                 self._loud_heads.clear()
             self._loud_heads[key] = known
@@ -248,8 +246,7 @@ class LogReader:
         """Take the line of a process that wrote into another one's."""
         _, word, message = rest.split(b" ", 2)
         told = parse_head(head)
-        known = self._known_host(told)
-        number = self._process(known, head)
+        number = self._process(told, head, torn=True)
         if number < 0:
             return
         level = LEVELS[word]
@@ -259,14 +256,7 @@ class LogReader:
         self.log.loud += 1
         rule = self._matcher.find(level, message, self.log.processes[number].numbers)
         if rule is not None:
-            self._hit(rule, number, self._record(level, known, message, line, line), line)
-
-    def _known_host(self, told: Head) -> Head:
-        """Return the head with its host as others have it: another line's text is glued to it."""
-        for process in self.log.processes[:256]:
-            if process.host and process.pid == told.pid and told.host.endswith(process.host):
-                return Head(told.time_s, process.host, told.pid, told.label, told.site)
-        return told
+            self._hit(rule, number, self._record(level, told, message, line, line), line)
 
     def _torch(self, head: bytes, message: bytes, line: int) -> None:
         told = parse_torch_head(head, message, self._year)
@@ -338,8 +328,11 @@ class LogReader:
 
     # What is kept.
 
-    def _process(self, told: Head, head: bytes) -> int:
-        """Return the number of a process; -1: there are too many."""
+    def _process(self, told: Head, head: bytes, *, torn: bool = False) -> int:
+        """Return the number of a process; -1: there are too many.
+
+        `torn`: another process's text stands before its head, so the host may not be right.
+        """
         label = told.label
         if label is None and self._label >= 0:
             label = self._label
@@ -353,6 +346,7 @@ class LogReader:
             return -1
         number = self._by_key[key] = len(self.log.processes)
         process = ProcessLog(told.host, told.pid, self._room, label, self._version)
+        process.torn = torn
         if b"RCCL" in head or "hip" in self._version:
             process.library = "RCCL"
         self.log.processes.append(process)
@@ -389,13 +383,25 @@ class LogReader:
             or hits.earliest.record.time_s is None
             or record.time_s < hits.earliest.record.time_s
         )
-        if not earlier and not (new and len(hits.quotes) < QUOTES_MAX):
+        kept = len(hits.quotes) < QUOTES_MAX and (new or self._is_other_setting(hits, record))
+        if not earlier and not kept:
             return
         quote = Quote(_short(record), number, order, self._place(at))
         if earlier:
             hits.earliest = quote
-        if new and len(hits.quotes) < QUOTES_MAX:
+        if kept:
             hits.quotes.append(quote)
+
+    @staticmethod
+    def _is_other_setting(hits: Hits, record: Record) -> bool:
+        """Tell whether the text is of another variable or adapter than those before."""
+        if hits.rule.role is not Role.SETTING:
+            return False
+        shape = shape_of(record.message)
+        if shape in hits.shapes:
+            return False
+        hits.shapes.add(shape)
+        return True
 
 
 def _short(record: Record) -> Record:
