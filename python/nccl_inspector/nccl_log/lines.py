@@ -103,7 +103,9 @@ def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _seconds(parts: tuple[bytes, ...], fraction: bytes | None) -> float | None:
     year, month, day, hour, minute, second = (int(part) for part in parts)
-    if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 62):
+    if not (year and 1 <= month <= 12 and 1 <= day <= 31):
+        return None
+    if hour > 23 or minute > 59 or second > 61:
         return None
     whole = timegm((year, month, day, hour, minute, second))
     return whole + (float(b"0." + fraction) if fraction else 0.0)

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from math import floor
 from typing import Final
 
 from nccl_inspector.nccl_log.catalogue import LogRule, Matcher, Role, shape_of
@@ -42,6 +43,9 @@ from nccl_inspector.nccl_log.record import Level, Record
 PROCESSES_MAX = 16384
 QUOTES_MAX = 16  # lines that are kept of each rule
 _HEADS_MAX = 65536
+_SECONDS_MAX = 4096
+_SECOND_BYTES = len("2026-11-25 10:11:12")
+_CUT_BYTES = NCCL_LINE_BYTES - 1, NCCL_LINE_BYTES
 _FIRSTS_MAX = 1 << 18  # of all rules: who wrote something that a rule fits
 _QUOTED_BYTES_MAX = 400
 _VARIABLE_WORDS: Final = b" set by environment to "
@@ -116,6 +120,7 @@ class LogReader:
         self._block_start, self._lines_before = 0, 1
         self._block, self._last_counted = b"", (0, 1)
         self._version = ""
+        self._seconds: dict[bytes, float | None] = {}
         self._room, self._firsts = Room(), 0
         self._unfinished: bytes | None = None  # the head of a `Last error:` that ended its block
 
@@ -225,6 +230,10 @@ class LogReader:
         self.log.loud += level is not Level.DIAG
         rule = self._matcher.find(level, message, process.numbers)
         if rule is not None:
+            begin = line + told.start
+            self.log.cut += end - begin in _CUT_BYTES
+            if self._counts_only(rule, number, told.time_s):
+                return
             self._hit(rule, number, self._record(level, told, message, line, end), line)
 
     def _loud_head(self, head: bytes) -> tuple[Head, int]:
@@ -240,7 +249,33 @@ class LogReader:
             self._loud_heads[key] = known
             return known
         told, number = known
-        return (told if clock is None else replace(told, time_s=seconds_of(clock))), number
+        if clock is not None:
+            told = Head(
+                self._time_of(clock), told.host, told.pid, told.label, told.site, told.start
+            )
+        return told, number
+
+    def _time_of(self, clock: re.Match[bytes]) -> float | None:
+        """Return a time; those of a second are worked out once."""
+        text = clock.group()[:_SECOND_BYTES]
+        if text not in self._seconds:
+            if len(self._seconds) >= _SECONDS_MAX:
+                self._seconds.clear()
+            whole = seconds_of(clock)
+            self._seconds[text] = None if whole is None else floor(whole)
+        second = self._seconds[text]
+        return second if second is None or clock[7] is None else second + float(b"0." + clock[7])
+
+    def _counts_only(self, rule: LogRule, number: int, time_s: float | None) -> bool:
+        """Count a line like others of the process before it; False: it may have to be kept."""
+        hits = self.log.hits.get(rule.id)
+        if hits is None or number not in hits.first or rule.role is Role.SETTING:
+            return False
+        earliest = hits.earliest.record.time_s if hits.earliest else None
+        if time_s is not None and (earliest is None or time_s < earliest):
+            return False
+        hits.count += 1
+        return True
 
     def _divided(self, head: bytes, rest: bytes, line: int) -> None:
         """Take the line of a process that wrote into another one's."""
@@ -353,8 +388,7 @@ class LogReader:
         return number
 
     def _record(self, level: Level, told: Head, message: bytes, line: int, end: int) -> Record:
-        cut = end - line - told.start in (NCCL_LINE_BYTES - 1, NCCL_LINE_BYTES)
-        self.log.cut += cut
+        cut = end - line - told.start in _CUT_BYTES
         return Record(
             level, message, told.time_s, told.host, told.pid, told.label, site=told.site, cut=cut
         )
