@@ -1,7 +1,8 @@
-"""Logs of NCCL: read, compared over the processes, and told as text and as JSON."""
+"""Logs of NCCL: read, compared over the processes, told as text and JSON, and in a report."""
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -9,8 +10,10 @@ from random import Random
 from nccl_inspector.nccl_log.judge import judge_log
 from nccl_inspector.nccl_log.reader import LogReader
 from nccl_inspector.render.log_text import exit_code, log_json, render_log
+from nccl_inspector.report.nccl_words import from_json, to_json, words_of
 from tests.fuzzers import mutation
 from tests.fuzzers.forms import check_text, expect
+from tests.fuzzers.summary import Report
 from tests.fuzzers.target import Budget, Run, Target
 from tests.support.repository import REPO
 
@@ -28,8 +31,9 @@ def _seeds() -> list[bytes]:
     return [*logs, b"\n".join(row.split(b"\t")[2] for row in rows if not row.startswith(b"#"))]
 
 
-def prepare(_place: Path) -> Run:
+def prepare(place: Path) -> Run:
     """Return what reads a log, and tells of it in each form."""
+    of_job = Report(place, lean=True)
 
     def run(data: bytes) -> str:
         reader = LogReader()
@@ -40,6 +44,9 @@ def prepare(_place: Path) -> Run:
             check_text("logs", text)
             expect(max(map(len, text.splitlines())) <= _COLUMNS, "logs", "a line that is too long")
         expect(json.loads(log_json(report))["format"] == 1, "logs --json", "no format")
+        words = words_of(report)
+        expect(from_json(json.loads(json.dumps(to_json(words)))) == words, "words", "not the same")
+        of_job.said(replace(of_job.given, words=words))
         rules = sorted(one.rule.id for one in report.findings)
         return f"{exit_code(report)} {rules} {report.first is not None} {len(report.facts)} facts"
 

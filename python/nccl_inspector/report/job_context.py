@@ -12,8 +12,10 @@ from nccl_inspector.analysis.slow_times.throughput import Readings
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Input, Job, Period
 from nccl_inspector.model.hostlist import expand
+from nccl_inspector.model.wording import number
 from nccl_inspector.report.announced_paths import AvoidedError, visiting
-from nccl_inspector.report.output import CPU_S, Output, read_output
+from nccl_inspector.report.nccl_words import NcclWords
+from nccl_inspector.report.output import CPU_S, Output, OutputContent, read_output
 from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm.find_record import find_record
 from nccl_inspector.slurm.job_record import JobRecord
@@ -28,6 +30,7 @@ class JobContext:
     record: JobRecord | None = None
     switches_used: tuple[str, ...] = ()
     readings: Readings | None = None
+    words: NcclWords | None = None  # what NCCL wrote into the job's output
     inputs: tuple[Input, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict)
     from_boxes: bool = True  # False: the summaries were made from something else
@@ -105,7 +108,7 @@ def gather(head: Head, config: Config, asked: RequestedInputs) -> JobContext:
         inputs.append(Input("slurm", "present" if known else "absent", "; ".join(why)))
     start_s = record.start_s if record and record.start_s is not None else head.start
     end_s = record.end_s if record and record.end_s is not None else head.end
-    readings = None
+    told = OutputContent()
     path = asked.output or (Path(record.stdout_path) if record and record.stdout_path else None)
     if path is not None and (asked.output or os.geteuid() != 0):
         uid = None if asked.output else head.uid
@@ -113,13 +116,16 @@ def gather(head: Head, config: Config, asked: RequestedInputs) -> JobContext:
         output = Output(path, uid, period, asked.patterns, asked.output_cpu_s)
         try:
             with visiting(head.uid, path):
-                readings, seen = read_output(output)
+                told = read_output(output)
         except AvoidedError as err:
-            seen = Input("throughput", "absent", f"{path}: {err}")
-        inputs.append(seen)
+            told = OutputContent(seen=Input("throughput", "absent", f"{path}: {err}"))
+        inputs.append(told.seen)
+        if told.words is not None and told.words.lines:
+            detail = f"{number(told.words.lines, 'line')} in the job's output"
+            inputs.append(Input("nccl_log", "present", detail))
     else:
         inputs.append(Input("throughput", "absent"))
     return JobContext(
-        record, _places(config, record), readings, tuple(inputs),
+        record, _places(config, record), told.readings, told.words, tuple(inputs),
         cost_min=config.report_cost_percent / 100,
     )  # fmt: skip
