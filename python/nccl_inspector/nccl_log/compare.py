@@ -105,11 +105,12 @@ def _shared_memory(job: _Job) -> Iterator[Compared]:
     asked = all(_is_off(one.environment.get("NCCL_P2P_DISABLE", "")) for one in through)
     channels = sum(one.ways["SHM"] for one in through)
     direct = sum(count for way, count in job.log.ways.items() if way.startswith("P2P"))
+    others = f", and {direct} via P2P in all" if direct else ""
     pairs = cut_list(dict.fromkeys(pair for one in through for pair in one.host_pairs), _MANY_SHOWN)
     yield Compared(
         "shm-within-node",
         job.who(through),
-        f"{number(channels, 'channel')} via SHM, and {direct} via P2P in all; ranks {pairs}"
+        f"{number(channels, 'channel')} via SHM{others}; ranks {pairs}"
         + ("; NCCL_P2P_DISABLE is set" if asked else ""),
         INFO if asked else None,
     )
@@ -131,11 +132,10 @@ def _gpu_direct(job: _Job) -> Iterator[Compared]:
         if way.startswith("NET/IB") and not way.endswith("/GDRDMA")
     )
     direct = job.log.ways["NET/IB/GDRDMA"]
-    counted = (
-        f": {number(plain, 'channel')} without, {direct} with in all"
-        if plain
-        else ": its rings have GDR 0"
-    )
+    counted = ": its rings have GDR 0"
+    if plain:
+        counted = f": {number(plain, 'channel')} without"
+        counted += f", {direct} with in all" if direct else ""
     yield Compared("gdr-unused", job.who(without), number(len(without), "process") + counted)
 
 

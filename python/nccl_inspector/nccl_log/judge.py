@@ -4,10 +4,10 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import floor
+from math import ceil, floor
 
 from nccl_inspector.model.card import CRITICAL, SEVERITIES, Severity
-from nccl_inspector.model.wording import cut_list, number
+from nccl_inspector.model.wording import cut_list, elapsed, number
 from nccl_inspector.nccl_log.catalogue import LogRule, Role, Scope, load_catalogue, shape_of
 from nccl_inspector.nccl_log.compare import compare
 from nccl_inspector.nccl_log.identities import Identities, Identity, said_hosts, said_names
@@ -49,6 +49,16 @@ class FirstError:
     followers: int
     within_s: float | None  # how long after it the last of them came; None: not known
     certain: bool
+
+
+def said_followers(count: int, within_s: float | None) -> str:
+    """Return `; 63 other processes followed within 2 s`; empty if nobody did."""
+    if not count:
+        return ""
+    words = f"; {number(count, 'other process')} followed"
+    if within_s is None:
+        return words
+    return f"{words} within {elapsed(within_s) if within_s > 60 else f'{ceil(within_s) or 1} s'}"
 
 
 @dataclass(frozen=True, slots=True)

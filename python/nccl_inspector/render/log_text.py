@@ -14,9 +14,9 @@ from nccl_inspector.model.card import (
     WARNING,
     Severity,
 )
-from nccl_inspector.model.wording import clock, elapsed, node_list, number, volume
+from nccl_inspector.model.wording import clock, node_list, number, volume
 from nccl_inspector.nccl_log.catalogue import Role
-from nccl_inspector.nccl_log.judge import Fact, FirstError, LogFinding, LogReport
+from nccl_inspector.nccl_log.judge import Fact, FirstError, LogFinding, LogReport, said_followers
 from nccl_inspector.render.text_layout import Item, Paint, bullet, join, paragraph
 
 FORMAT = 1
@@ -74,12 +74,7 @@ def said_first(first: FirstError) -> str:
     """Return who wrote the first error, when, and who followed."""
     when = f" at {clock(first.time_s)}" if first.time_s is not None else ""
     words = f"{first.who}{when}: {first.rule.title}"
-    if first.followers:
-        others = number(first.followers, "other process")
-        within = ""
-        if first.within_s is not None:
-            within = f" within {elapsed(max(1.0, first.within_s))}"
-        words += f"; {others} followed{within}"
+    words += said_followers(first.followers, first.within_s)
     if not first.certain:
         words += ". Not all errors have a time, so another one may have been earlier"
     return words

@@ -3,7 +3,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from nccl_inspector.model.card import Input, Job, Period
 from nccl_inspector.model.hostlist import expand
 from nccl_inspector.model.wording import number
 from nccl_inspector.report.announced_paths import AvoidedError, visiting
-from nccl_inspector.report.nccl_words import NcclWords
+from nccl_inspector.report.kept_logs import KeptLog, judge_kept
+from nccl_inspector.report.nccl_words import NcclWords, words_of
 from nccl_inspector.report.output import CPU_S, Output, OutputContent, read_output
 from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm.find_record import find_record
@@ -94,8 +95,12 @@ def _places(config: Config, record: JobRecord | None) -> tuple[str, ...]:
     return () if "" in found else tuple(found)
 
 
-def gather(head: Head, config: Config, asked: RequestedInputs) -> JobContext:
+def gather(
+    head: Head, config: Config, asked: RequestedInputs, logs: Sequence[KeptLog] = ()
+) -> JobContext:
     """Ask Slurm, and read the job's output; `head` is of one of the job's summaries.
+
+    `logs`: what its summaries keep of NCCL's own logs.
 
     Root does not open the output that Slurm names: the user chose its path, which can lead
     anywhere.
@@ -113,19 +118,22 @@ def gather(head: Head, config: Config, asked: RequestedInputs) -> JobContext:
     if path is not None and (asked.output or os.geteuid() != 0):
         uid = None if asked.output else head.uid
         period = Period(start_s, end_s)
-        output = Output(path, uid, period, asked.patterns, asked.output_cpu_s)
+        output = Output(path, uid, period, asked.patterns, asked.output_cpu_s, logs)
         try:
             with visiting(head.uid, path):
                 told = read_output(output)
         except AvoidedError as err:
             told = OutputContent(seen=Input("throughput", "absent", f"{path}: {err}"))
         inputs.append(told.seen)
-        if told.words is not None and told.words.lines:
-            detail = f"{number(told.words.lines, 'line')} in the job's output"
-            inputs.append(Input("nccl_log", "present", detail))
     else:
         inputs.append(Input("throughput", "absent"))
+    words = told.words
+    if words is None and logs:
+        words = words_of(judge_kept(logs))
+    if words is not None and words.lines:
+        of = f"{number(len(logs), 'file')} of NCCL's" if logs else "the job's output"
+        inputs.append(Input("nccl_log", "present", f"{number(words.lines, 'line')} in {of}"))
     return JobContext(
-        record, _places(config, record), told.readings, told.words, tuple(inputs),
+        record, _places(config, record), told.readings, words, tuple(inputs),
         cost_min=config.report_cost_percent / 100,
     )  # fmt: skip

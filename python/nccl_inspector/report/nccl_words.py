@@ -21,9 +21,9 @@ from nccl_inspector.model.card import (
     Severity,
     Verdict,
 )
-from nccl_inspector.model.wording import elapsed, number
+from nccl_inspector.model.wording import number
 from nccl_inspector.nccl_log.catalogue import LogRule, Role, load_catalogue
-from nccl_inspector.nccl_log.judge import LogFinding, LogReport
+from nccl_inspector.nccl_log.judge import LogFinding, LogReport, said_followers
 
 SETTINGS_MAX = 3
 _TOLD_MAX = 12
@@ -126,11 +126,7 @@ def _errors(
     who, after = one.who, ""
     if rule.id == words.first:
         who = words.first_who
-        if words.followers:
-            within = ""
-            if words.within_s is not None:
-                within = f" within {elapsed(max(1.0, words.within_s))}"
-            after = f"; {number(words.followers, 'other process')} followed{within}"
+        after = said_followers(words.followers, words.within_s)
     others = ", ".join(
         f"{other.rule} ({number(other.processes, 'process')})"
         for _, other in errors

@@ -37,6 +37,7 @@ from nccl_inspector.model.card import Input, Period
 from nccl_inspector.nccl_log.judge import judge_log
 from nccl_inspector.nccl_log.reader import LogReader
 from nccl_inspector.report.announced_paths import hangs
+from nccl_inspector.report.kept_logs import KeptLog, read_kept
 from nccl_inspector.report.nccl_words import NcclWords, words_of
 from nccl_inspector.report.nccl_words import from_json as words_from_json
 from nccl_inspector.report.nccl_words import to_json as words_to_json
@@ -68,6 +69,7 @@ class Output:
     period: Period
     patterns: Sequence[re.Pattern[str]] = ()
     cpu_s: float = CPU_S
+    logs: Sequence[KeptLog] = ()  # what is kept of NCCL's own logs
 
 
 _NO_OUTPUT = Input("throughput", "absent")
@@ -205,13 +207,16 @@ def _read_words(output: Output) -> NcclWords | None:
             (0, _WORDS_HEAD_BYTES), (size - _WORDS_TAIL_BYTES, size)
         ]  # fmt: skip
         clock = _CpuTime(output.cpu_s * _WORDS_CPU_SHARE)
-        reader = LogReader()
+        reader = LogReader(own_files=bool(output.logs))
+        cut = read_kept(reader, output.logs)
         year = time.gmtime(output.period.end_s).tm_year
         reader.read(output.path.name, _parts(fd, parts, clock), year)
     except (OSError, ValueError, OverflowError):
         return None
-    partial = clock.is_over or not whole
-    return words_of(judge_log(reader.log, partial=partial)) if reader.log.lines else None
+    if not reader.log.lines:
+        return None
+    partial = clock.is_over or not whole or cut
+    return words_of(judge_log(reader.log, own_files=bool(output.logs), partial=partial))
 
 
 def _parts(fd: int, parts: Sequence[tuple[int, int]], clock: "_CpuTime") -> Iterator[bytes]:
