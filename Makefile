@@ -275,11 +275,12 @@ verified: setup build
 	$(PY) -m tests.tools.releases
 	$(PY) -m tests.tools.verified
 
-#: make pages        what of packaging/doc follows from tables and the model: settings, findings, report.schema.json
+#: make pages        what of packaging/doc follows from tables and the model: settings, findings, nccl-rules, report.schema.json
 pages: venv
 	awk -f packaging/gen-settings-page.awk python/nccl_inspector/settings/settings.tsv >packaging/doc/settings.md
 	PYTHONPATH=python $(PY) -m nccl_inspector.render.json >packaging/doc/report.schema.json
 	PYTHONPATH=python $(PY) -m nccl_inspector.render.findings_page >packaging/doc/findings.md
+	PYTHONPATH=python $(PY) -m nccl_inspector.render.nccl_rules_page >packaging/doc/nccl-rules.md
 .PHONY: pages
 
 #: make bench        what hooks, SPANK, a publish pass and the profiler plugin cost here; as root. BENCH_ARGS=--json, --check

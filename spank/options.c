@@ -19,11 +19,14 @@ static int parse_mode(struct settings *settings, const char *word, char *why)
 	return -EINVAL;
 }
 
-/* A key without a value means 1, but a setting that is a text needs a value. */
+/* A key without a value means 1, or for a level of a log `warn`. A setting that is a text needs a
+ * value. */
 static int set_bare(struct settings *settings, const char *name, char *why)
 {
 	const struct setting *setting = settings_find(SETTING_SCOPE_OPTION, name);
 
+	if (setting && setting->type == SETTING_TYPE_LEVEL)
+		return settings_set(settings, SETTING_SCOPE_OPTION, name, "warn", why);
 	if (!setting || !values_are_text(setting->type))
 		return settings_set(settings, SETTING_SCOPE_OPTION, name, "1", why);
 	snprintf(why, SETTINGS_WHY_BYTES, "%s needs a value: %s=...", name, name);

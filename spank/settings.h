@@ -34,6 +34,7 @@ enum setting_type {
 	SETTING_TYPE_PERCENT,  /* kept in thousandths of a percent */
 	SETTING_TYPE_DIR,      /* a directory; may be relative to the task's own */
 	SETTING_TYPE_SWITCH,   /* enum settings_switch */
+	SETTING_TYPE_LEVEL,    /* enum settings_level */
 	SETTING_TYPE_VERSIONS, /* like recommended,2.28.0-2.28.5; kept without the word */
 	SETTING_TYPE_LIBRARY,  /* a path, or a name that the loader searches */
 };
@@ -57,6 +58,12 @@ enum settings_switch {
 	SETTINGS_OFF,
 	SETTINGS_AUTO,
 	SETTINGS_ON,
+};
+
+enum settings_level {
+	SETTINGS_LEVEL_OFF,
+	SETTINGS_LEVEL_WARN,
+	SETTINGS_LEVEL_INFO,
 };
 
 struct setting {
@@ -86,7 +93,8 @@ struct settings {
 	uint64_t phases;
 	uint64_t host_time;
 	uint64_t broadcasts;
-	uint64_t net; /* enum settings_switch */
+	uint64_t net;   /* enum settings_switch */
+	uint64_t debug; /* enum settings_level */
 	char deny_nccl[SETTINGS_TEXT_BYTES];
 	uint64_t budget_millipercent;
 	char profiler[SETTINGS_TEXT_BYTES];

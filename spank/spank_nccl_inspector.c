@@ -25,7 +25,6 @@ SPANK_PLUGIN(nccl_inspector, 1)
 
 #define PREFIX "nccl-inspector: "
 #define SLURM_NO_VAL 0xfffffffeu
-#define SLURM_BATCH_STEP 0xfffffffbu
 #define ENV_BUF_BYTES 2048 /* longer than all values that we set or accept */
 
 #define WISH_VARIABLE "SLURM_NCCL_INSPECTOR"
@@ -338,26 +337,50 @@ static void find_place(spank_t spank, struct taskenv_job *job)
 
 	job->first_node = spank_get_item(spank, S_JOB_NODEID, &node) != ESPANK_SUCCESS || !node;
 	job->batch_step = spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
-	                  step == SLURM_BATCH_STEP;
+	                  step == TASKENV_BATCH_STEP;
+	job->step = step;
 	if (spank_get_item(spank, S_JOB_ARRAY_ID, &job->array_id) == ESPANK_SUCCESS &&
 	    spank_get_item(spank, S_JOB_ARRAY_TASK_ID, &task) == ESPANK_SUCCESS &&
 	    task < SLURM_NO_VAL)
 		job->array_task = task;
 }
 
+/* The step of this slurmstepd. Static, because the stack may be small, and because its tasks, which
+ * are forked later, need it again. */
+static struct settings step_settings;
+static struct taskenv_job step_job;
+static struct taskenv plan;
+
 /* Runs in slurmstepd as the user, once for each step on each node, also for the batch step. */
 int slurm_spank_user_init(spank_t spank, int ac, char **av)
 {
-	/* Static, because the stack may be small. slurmstepd calls this only once. */
-	static struct settings settings;
-	static struct taskenv plan;
 	struct taskenv_job job = { .array_task = TASKENV_NO_ARRAY };
+	const char *restarts;
 
 	if (spank_remote(spank) != 1 || spank_get_item(spank, S_JOB_ID, &job.id) != ESPANK_SUCCESS)
 		return ESPANK_SUCCESS;
 	find_place(spank, &job);
-	decide(spank, ac, av, &job, &settings);
-	taskenv_plan(&plan, &settings, &job, get_task_variable, spank);
+	restarts = get_task_variable(spank, "SLURM_RESTART_COUNT");
+	job.restart = restarts ? (uint32_t)strtoul(restarts, NULL, 10) : 0;
+	decide(spank, ac, av, &job, &step_settings);
+	taskenv_plan(&plan, &step_settings, &job, get_task_variable, spank);
 	apply(spank, &plan, job.id);
+	step_job = job;
+	return ESPANK_SUCCESS;
+}
+
+/* Runs in each task as the user, before its program. The file of NCCL's log has the task's number
+ * in its name, which is known only here. */
+int slurm_spank_task_init(spank_t spank, int ac, char **av)
+{
+	(void)ac;
+	(void)av;
+	if (step_settings.mode == MODE_OFF || step_settings.debug == SETTINGS_LEVEL_OFF ||
+	    spank_get_item(spank, S_TASK_GLOBAL_ID, &step_job.task) != ESPANK_SUCCESS)
+		return ESPANK_SUCCESS;
+	taskenv_plan(&plan, &step_settings, &step_job, get_task_variable, spank);
+	for (size_t i = 0; i < plan.changes; i++)
+		if (plan.change[i].action == TASKENV_SET)
+			spank_setenv(spank, plan.change[i].name, plan.change[i].value, 1);
 	return ESPANK_SUCCESS;
 }

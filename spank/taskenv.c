@@ -31,7 +31,11 @@ enum variable {
 	DENY_NCCL,
 	BUDGET,
 	ARRAY_TASK,
-	ALLGATHERV, /* a variable of NCCL itself */
+	ALLGATHERV, /* from here on variables of NCCL itself */
+	DEBUG,      /* from here on only with the setting `debug` */
+	DEBUG_FILE,
+	DEBUG_SUBSYS,
+	DEBUG_TIME,
 };
 
 static const char *const names[TASKENV_VARIABLES] = {
@@ -55,6 +59,10 @@ static const char *const names[TASKENV_VARIABLES] = {
 	[BUDGET] = "NCCL_INSPECTOR_BUDGET_PERCENT",
 	[ARRAY_TASK] = "NCCL_INSPECTOR_ARRAY_TASK",
 	[ALLGATHERV] = "NCCL_ALLGATHERV_ENABLE",
+	[DEBUG] = "NCCL_DEBUG",
+	[DEBUG_FILE] = "NCCL_DEBUG_FILE",
+	[DEBUG_SUBSYS] = "NCCL_DEBUG_SUBSYS",
+	[DEBUG_TIME] = "NCCL_DEBUG_TIMESTAMP_FORMAT",
 };
 
 enum owner {
@@ -157,6 +165,37 @@ static bool is_ours(const char *profiler)
 	       (len >= tail_len && !strcmp(profiler + len - tail_len, tail));
 }
 
+/* Writes the path of NCCL's log. NCCL puts host and process in place of %h and %p. In containers
+ * process ids repeat, so job, step, restart and task are in the name, too. */
+static void make_debug_file(char out[TASKENV_VALUE_BYTES], const struct settings *settings,
+                            const struct taskenv_job *job)
+{
+	char step[16] = "batch", name[64];
+
+	if (job->step != TASKENV_BATCH_STEP)
+		snprintf(step, sizeof(step), "%" PRIu32, job->step);
+	snprintf(name, sizeof(name), TASKENV_RAW "/nccl.%" PRIu32 ".%s.%" PRIu32 ".%" PRIu32,
+	         job->id, step, job->restart, job->task);
+	taskenv_job_path(out, settings, job->id, name);
+	strncat(out, ".%h.%p.log", TASKENV_VALUE_BYTES - strlen(out) - 1);
+}
+
+/* Writes a variable of NCCL's log. */
+static void make_debug(char out[TASKENV_VALUE_BYTES], enum variable variable,
+                       const struct settings *settings, const struct taskenv_job *job)
+{
+	bool info = settings->debug == SETTINGS_LEVEL_INFO;
+
+	if (variable == DEBUG)
+		snprintf(out, TASKENV_VALUE_BYTES, "%s", info ? "INFO" : "WARN");
+	else if (variable == DEBUG_FILE)
+		make_debug_file(out, settings, job);
+	else if (variable == DEBUG_TIME)
+		snprintf(out, TASKENV_VALUE_BYTES, "[%%F %%T.%%3f] ");
+	else if (info) /* NCCL's own choice, and NET */
+		snprintf(out, TASKENV_VALUE_BYTES, "INIT,BOOTSTRAP,ENV,NET");
+}
+
 /* Writes a variable's value; empty if this job has no value for it. */
 static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
                        const struct settings *settings, const struct taskenv_job *job)
@@ -171,6 +210,11 @@ static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
 		return;
 	if (variable == ALLGATHERV && !settings->broadcasts)
 		return;
+	if (variable >= DEBUG) {
+		if (settings->debug != SETTINGS_LEVEL_OFF)
+			make_debug(out, variable, settings, job);
+		return;
+	}
 	if (variable == PROFILER)
 		text = settings->profiler;
 	else if (variable == DUMP_DIR)
@@ -250,12 +294,14 @@ void taskenv_plan(struct taskenv *plan, const struct settings *settings,
 {
 	char marker[2 * TASKENV_VALUE_BYTES] = "", value[TASKENV_VALUE_BYTES];
 	const char *found = get(arg, TASKENV_MARKER);
-	bool active = settings->mode != MODE_OFF;
+	bool active = settings->mode != MODE_OFF, own_log;
 
 	plan->changes = 0;
 	plan->own_profiler = false;
 	if (found)
 		snprintf(marker, sizeof(marker), "%s", found);
+	own_log = find_owner(marker, names[DEBUG], get, arg) == OWNER_USER ||
+	          find_owner(marker, names[DEBUG_FILE], get, arg) == OWNER_USER;
 	for (enum variable i = 0; i < TASKENV_VARIABLES; i++) {
 		enum owner owner = find_owner(marker, names[i], get, arg);
 		bool inherits = owner == OWNER_US && marker_job(marker) == job->id;
@@ -263,6 +309,8 @@ void taskenv_plan(struct taskenv *plan, const struct settings *settings,
 		*value = '\0';
 		if (active)
 			find_value(value, i, inherits ? get(arg, names[i]) : NULL, settings, job);
+		if (own_log && i >= DEBUG && owner != OWNER_USER)
+			*value = '\0'; /* the user's level goes with the user's file */
 		if (owner != OWNER_USER)
 			replace(plan, names[i], value, owner);
 		else if (*value)

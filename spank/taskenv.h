@@ -15,20 +15,25 @@
 #include "settings.h"
 
 #define TASKENV_MARKER "NCCL_INSPECTOR_SET_BY_SLURM"
-#define TASKENV_VARIABLES 20u     /* without the marker */
+#define TASKENV_VARIABLES 24u     /* without the marker */
 #define TASKENV_VALUE_BYTES 1280u /* of a value that we set, with its NUL */
 #define TASKENV_PATH_BYTES (SETTINGS_TEXT_BYTES + 32u)
 
 #define TASKENV_NO_ARRAY UINT32_MAX
 
-/* The job of a step. Slurm knows the array only in the batch step. In other steps it takes it from
- * SLURM_ARRAY_*, which may come from another job that submitted this one. */
+#define TASKENV_BATCH_STEP 0xfffffffbu /* as Slurm numbers it */
+
+/* The job of a step, and a task of it. Slurm knows the array only in the batch step. In other steps
+ * it takes it from SLURM_ARRAY_*, which may come from another job that submitted this one. */
 struct taskenv_job {
 	uint32_t id;
 	bool first_node;
 	bool batch_step;
 	uint32_t array_id;   /* the job id of the array: 810 in 810_3 */
 	uint32_t array_task; /* TASKENV_NO_ARRAY: the job is no task of an array */
+	uint32_t step;
+	uint32_t restart; /* how often the job was requeued */
+	uint32_t task;    /* in the step; 0 as long as no task has begun */
 };
 
 /* Returns a variable of the tasks' environment; NULL if it is not set. The string is valid only

@@ -22,6 +22,12 @@ static const char *const switch_names[] = {
 	[SETTINGS_ON] = "on",
 };
 
+static const char *const level_names[] = {
+	[SETTINGS_LEVEL_OFF] = "off",
+	[SETTINGS_LEVEL_WARN] = "warn",
+	[SETTINGS_LEVEL_INFO] = "info",
+};
+
 struct unit {
 	const char *name;
 	uint64_t factor;
@@ -188,6 +194,8 @@ bool values_parse(enum setting_type type, const char *text, uint64_t *number)
 		return parse_name(text, mode_names, LENGTH(mode_names), number);
 	case SETTING_TYPE_SWITCH:
 		return parse_name(text, switch_names, LENGTH(switch_names), number);
+	case SETTING_TYPE_LEVEL:
+		return parse_name(text, level_names, LENGTH(level_names), number);
 	case SETTING_TYPE_DURATION:
 		return parse_number(text, duration_units, number);
 	case SETTING_TYPE_SIZE:
@@ -225,6 +233,8 @@ const char *values_help(enum setting_type type)
 		return "prom, json, prom+json, report or off";
 	case SETTING_TYPE_SWITCH:
 		return "off, auto or on";
+	case SETTING_TYPE_LEVEL:
+		return "off, warn or info";
 	case SETTING_TYPE_DURATION:
 		return "a number with ms, s, m or h";
 	case SETTING_TYPE_BOOL:

@@ -25,6 +25,7 @@ GROUPS = {
         "compare": "compare",
         "explain": "explain",
         "history": "history",
+        "logs": "logs",
         "mark": "mark",
         "ras": "ras",
         "ready": "ready",

@@ -16,6 +16,7 @@ from tests.bench import (
     collection,
     figure,
     hooks,
+    logs,
     profiler,
     service,
     spank,
@@ -55,6 +56,7 @@ def measure(rounds: int) -> tuple[list[Sample], list[Figure]]:
             "scrape",
             "profiler",
             "capture",
+            "logs",
             "store",
             "collection",
             "card",
@@ -69,6 +71,7 @@ def measure(rounds: int) -> tuple[list[Sample], list[Figure]]:
         ]
         figures = service.measure(folder / "service", max(1, rounds // 30))
         figures += capture.measure(folder / "capture", capture.OPERATIONS if rounds >= 30 else 8000)
+        figures += logs.measure(folder / "logs", logs.MIB if rounds >= 30 else 2)
         figures += store.measure(folder / "store", store.JOBS if rounds >= 30 else 2000)
         figures += collection.measure(folder / "collection")
         figures += card.measure(folder / "card", card.NODES if rounds >= 30 else 8)

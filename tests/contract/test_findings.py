@@ -17,6 +17,7 @@ from nccl_inspector.model.card import HANG_VERDICTS, Finding, RuleId
 from nccl_inspector.model.rules import BY_ID, RULES, About, Rule
 from nccl_inspector.render.findings_page import findings_page
 from nccl_inspector.render.json import make_schema
+from nccl_inspector.render.nccl_rules_page import nccl_rules_page
 from tests.sandbox.layout import REPO
 
 PACKAGE = REPO / "python" / "nccl_inspector"
@@ -145,3 +146,7 @@ def test_the_page_of_the_report_names_only_rules_that_there_are() -> None:
     named = re.findall(r"`((?:hang|slow|hardware)-[a-z-]+|stopped-first)`", text)
     assert named
     assert set(named) <= set(BY_ID)
+
+
+def test_the_page_of_rules_is_what_the_catalogue_makes() -> None:
+    assert (REPO / "packaging" / "doc" / "nccl-rules.md").read_text("utf-8") == nccl_rules_page()

@@ -6,6 +6,7 @@ from tests.fuzzers import (
     box,
     joboutput,
     lines,
+    nccllog,
     page,
     promanswers,
     slurmanswers,
@@ -18,7 +19,7 @@ from tests.fuzzers.target import Target
 
 TARGETS: Sequence[Target] = (
     box.TARGET, summary.TARGET, page.TARGET, vendorpage.TARGET, stored.TARGET, joboutput.TARGET,
-    promanswers.TARGET, slurmanswers.TARGET, lines.TARGET, smallfiles.TARGET,
+    nccllog.TARGET, promanswers.TARGET, slurmanswers.TARGET, lines.TARGET, smallfiles.TARGET,
 )  # fmt: skip
 
 

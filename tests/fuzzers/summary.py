@@ -16,6 +16,7 @@ from nccl_inspector.report.assemble import build_card
 from nccl_inspector.report.job_context import JobContext
 from nccl_inspector.summary.attempts import load_summaries
 from nccl_inspector.summary.codec import decode, encode, encode_process
+from nccl_inspector.summary.nccl_logs import unpack_logs
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.forms import check_card
 from tests.fuzzers.target import Budget, Run, Target
@@ -70,7 +71,8 @@ def without_samples(data: bytes) -> bytes:
     blocks = [
         encode_process(replace(process, samples=None, unions=())) for process in found.processes
     ]
-    return encode(found.head, blocks, found.counters, found.vendor)
+    logs = unpack_logs(found.nccl_logs)
+    return encode(found.head, blocks, found.counters, found.vendor, logs)
 
 
 def take_apart(data: bytes) -> tuple[dict[str, object], list[bytes], list[list[bytes]]]:

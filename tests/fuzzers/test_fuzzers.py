@@ -3,6 +3,7 @@
 
 import json
 import re
+from calendar import timegm
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -17,6 +18,7 @@ from nccl_inspector.box import rows as boxrows
 from nccl_inspector.capture import restore
 from nccl_inspector.exposition import process_file as processfile
 from nccl_inspector.model.process import Comm
+from nccl_inspector.nccl_log import lines as nccl_lines
 from nccl_inspector.prometheus import api as promapi
 from nccl_inspector.render import json as schema
 from nccl_inspector.slurm import accounting
@@ -32,7 +34,7 @@ from tests.fuzzers.worker import Result, Worker
 SEED = 4
 RUNS = {
     "box": 12, "summary": 12, "page": 300, "vendorpage": 40, "stored": 60, "output": 20,
-    "prometheus": 20, "slurm": 20, "lines": 3, "files": 400,
+    "logs": 60, "prometheus": 20, "slurm": 20, "lines": 3, "files": 400,
 }  # fmt: skip
 PLANT_S = 30.0  # until a planted defect must be found
 
@@ -63,6 +65,10 @@ def naive_rows(output: str, columns: list[str], delimiter: str) -> list[dict[str
     return [dict(zip(columns, row, strict=False)) for row in rows]
 
 
+def unchecked_seconds(parts: tuple[bytes, ...], _fraction: bytes | None) -> float:
+    return float(timegm(tuple(int(part) for part in parts)))
+
+
 # In time that is cubic in the length of a run of blanks.
 SLOW = r"per GPU\s*:\s*\s*~?\s*(?P<value>\d+)\s*(?P<unit>[A-Za-z][\w/.]*)"
 # A check of the product's taken away: whose target must see it.
@@ -73,6 +79,7 @@ PLANTED: dict[str, tuple[Any, str, Any]] = {
     "vendorpage": (vendorfile, "check_value", no_check),
     "stored": (schema, "_number", same),
     "output": (throughput, "BUILT_IN", (SLOW,)),
+    "logs": (nccl_lines, "_seconds", unchecked_seconds),
     "prometheus": (promapi, "_NOT_AN_ANSWER", (ValueError,)),
     "slurm": (accounting, "read_rows", naive_rows),
     "lines": (restore, "_object", json.loads),

@@ -13,7 +13,7 @@ from tests.support.summaries import eight_ranks, write_summary
 
 FOLDER = Path(__file__).with_name("old_formats")
 # The last commit that wrote the format.
-COMMITS = {9: "078d77a9672f83d7e3ce8d4ed554fdd74d47b38f"}
+COMMITS = {10: "ce6a04882037c848745bf76ee860f553e640dd2f"}
 
 
 def folder_of(version: int) -> Path:

@@ -11,6 +11,7 @@ from nccl_inspector.agent.counters.job_counters import read_record
 from nccl_inspector.agent.job_files import read_manifest
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.manifest import Manifest
+from nccl_inspector.agent.nccl_log_files import read_logs
 from nccl_inspector.agent.nvidia.vendor_record import read_record as read_vendor
 from nccl_inspector.agent.raw_dir import in_turns, list_raw
 from nccl_inspector.box.copy import BOX_BYTES_MAX
@@ -21,6 +22,7 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.model.process import KILLED, Process
 from nccl_inspector.summary.codec import Head, encode, encode_process
+from nccl_inspector.summary.nccl_logs import LogFile
 from nccl_inspector.summary.vendor_means import VendorMeans
 from nccl_inspector.system.safe_files import directory, is_locked, regular_file, stamp_of
 
@@ -126,9 +128,16 @@ class EndedReading:
                     block = self._block(raw_fd, name, stem, manifest.uid, ranks)
                     blocks += [block] if block else []
                     yield
-        found = blocks or vendor or self._problems
+                logs: list[LogFile] = []
+                for log in read_logs(raw_fd, list(list_raw(raw_fd).logs), manifest.uid):
+                    if isinstance(log, RefusedError):
+                        self._refuse("a log of NCCL", log)
+                    else:
+                        logs.append(log)
+                    yield
+        found = blocks or vendor or self._problems or any(one.text for one in logs)
         head = _head(manifest, self.ended, self._problems, self._array_task)
-        self.made = Made(manifest, encode(head, blocks, counters, vendor) if found else b"")
+        self.made = Made(manifest, encode(head, blocks, counters, vendor, logs) if found else b"")
 
     def _counters(self, job_fd: int) -> NodeCounters:
         try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from nccl_inspector.agent.log_once import Inode
+from nccl_inspector.agent.nccl_log_files import is_log
 from nccl_inspector.agent.nvidia.file import vendor_gpu
 from nccl_inspector.box.copy import BOX_BYTES_MAX, read_state
 from nccl_inspector.box.layout import STATE_EXITED, STATE_FINALIZED, STATE_LIVE
@@ -38,6 +39,7 @@ class Listing:
     boxes: tuple[tuple[str, str], ...]
     metrics: tuple[tuple[str, str], ...]
     vendor: tuple[str, ...]  # of NVIDIA's Inspector: one file for each GPU, without a process
+    logs: tuple[str, ...]  # of NCCL itself
     overflow: bool  # there are more entries than ENTRIES_MAX; the rest was ignored
 
 
@@ -48,7 +50,7 @@ def box_name(stem: str) -> str:
 
 def list_raw(raw_fd: int) -> Listing:
     """Return our files among the first ENTRIES_MAX entries; other names are ignored."""
-    boxes, metrics, vendor, count = [], [], [], 0
+    boxes, metrics, vendor, logs, count = [], [], [], [], 0
     with os.scandir(raw_fd) as entries:
         for entry in entries:
             count += 1
@@ -60,8 +62,14 @@ def list_raw(raw_fd: int) -> Listing:
                 metrics.append((entry.name, match["stem"]))
             elif vendor_gpu(entry.name):
                 vendor.append(entry.name)
+            elif is_log(entry.name):
+                logs.append(entry.name)
     return Listing(
-        tuple(sorted(boxes)), tuple(sorted(metrics)), tuple(sorted(vendor)), count > ENTRIES_MAX
+        tuple(sorted(boxes)),
+        tuple(sorted(metrics)),
+        tuple(sorted(vendor)),
+        tuple(sorted(logs)),
+        count > ENTRIES_MAX,
     )
 
 

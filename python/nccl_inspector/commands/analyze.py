@@ -4,11 +4,8 @@
 It imports modules only when it needs them, because the agent starts through the same cli.py.
 """
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,25 +16,8 @@ from nccl_inspector.commands.card_output import (
     write_card,
 )
 from nccl_inspector.commands.options import conf_option, path_type
+from nccl_inspector.commands.progress import progress_bar
 from nccl_inspector.settings.config import read_config
-
-if TYPE_CHECKING:
-    from nccl_inspector.capture.engine import Progress
-
-
-@contextmanager
-def _bar() -> "Iterator[Progress | None]":
-    """Give a function that draws a progress bar; None if standard error is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with click.progressbar(length=1, label="reading", file=sys.stderr) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.length = total
-            bar.update(done - bar.pos)
-
-        yield show
 
 
 @click.command()
@@ -64,6 +44,6 @@ def analyze(
 
     def make() -> int:
         output = OutputOptions(sendmail=read_config(conf).sendmail, **wished)
-        return write_card(analyze_directory(directory, parquet, _bar()), output)
+        return write_card(analyze_directory(directory, parquet, progress_bar()), output)
 
     exit_judging(context, make)

@@ -21,6 +21,7 @@ class About(StrEnum):
     ENDING = "How processes ended"
     SLOWNESS = "What cost the job time"
     HARDWARE = "What links and GPUs counted"
+    WRITTEN = "What NCCL and PyTorch wrote"
     DATA = "What was not measured"
 
 
@@ -327,6 +328,37 @@ HARDWARE_XID: Final = Rule(
     "NVIDIA's catalogue",
     otherwise="critical or information, depending on the XID; a warning is handled as for "
     "`hardware-gpu`",
+)
+
+# What NCCL and PyTorch wrote: one rule for all errors, and one for all settings, of
+# nccl_log/catalogue.tsv.
+
+_WRITTEN: Final = (
+    "It comes from lines that the job's user could have written, too. So it never changes the "
+    "verdict and accuses no node. `nccl-inspector logs FILE` says more."
+)
+_BY_VERDICT: Final = "information if the measurements show that the job was healthy"
+
+NCCL_ERROR: Final = Rule(
+    id=RuleId("nccl-error"),
+    about=About.WRITTEN,
+    severity=WARNING,
+    summary="NCCL or PyTorch wrote of an error.",
+    meaning="The finding quotes the first error, as far as times or the order of lines tell which "
+    "one that is, says how many other processes followed, and lists what else was written. "
+    f"{_WRITTEN}",
+    action='do what the report says for the error; the page "NCCL\'s own log" lists them all',
+    otherwise=_BY_VERDICT,
+)
+NCCL_SETTING: Final = Rule(
+    id=RuleId("nccl-setting"),
+    about=About.WRITTEN,
+    severity=WARNING,
+    summary="NCCL runs in a way that is likely to be slow.",
+    meaning="NCCL fell back to TCP or to the host's memory, does not use GPUDirect RDMA, is set up "
+    f"differently on different ranks, or was told to avoid a fast path. {_WRITTEN}",
+    action='do what the report says for the setting; the page "NCCL\'s own log" lists them all',
+    otherwise=_BY_VERDICT,
 )
 
 # What was not measured.

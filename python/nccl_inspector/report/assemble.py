@@ -66,6 +66,7 @@ from nccl_inspector.report.figures import (
 )
 from nccl_inspector.report.job_context import JobContext, with_record
 from nccl_inspector.report.joined_job import Report, build_report
+from nccl_inspector.report.nccl_words import explain_failure, tell_words
 from nccl_inspector.report.network import describe_network
 from nccl_inspector.report.nvidia import vendor_card
 from nccl_inspector.report.over_time import OverTime, look_over_time, unpack
@@ -404,6 +405,8 @@ def _build(
         cost_min=given.cost_min,
         unseen=port,
     )
+    findings = _sorted([*findings, *tell_words(given.words, verdict, findings)])
+    verdict = replace(verdict, summary=explain_failure(verdict, given.words))
     return Card(
         job=job,
         verdict=verdict,

@@ -3,7 +3,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,8 +12,11 @@ from nccl_inspector.analysis.slow_times.throughput import Readings
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Input, Job, Period
 from nccl_inspector.model.hostlist import expand
+from nccl_inspector.model.wording import number
 from nccl_inspector.report.announced_paths import AvoidedError, visiting
-from nccl_inspector.report.output import CPU_S, Output, read_output
+from nccl_inspector.report.kept_logs import KeptLog, judge_kept
+from nccl_inspector.report.nccl_words import NcclWords, words_of
+from nccl_inspector.report.output import CPU_S, Output, OutputContent, read_output
 from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm.find_record import find_record
 from nccl_inspector.slurm.job_record import JobRecord
@@ -28,6 +31,7 @@ class JobContext:
     record: JobRecord | None = None
     switches_used: tuple[str, ...] = ()
     readings: Readings | None = None
+    words: NcclWords | None = None  # what NCCL wrote into the job's output
     inputs: tuple[Input, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict)
     from_boxes: bool = True  # False: the summaries were made from something else
@@ -91,8 +95,12 @@ def _places(config: Config, record: JobRecord | None) -> tuple[str, ...]:
     return () if "" in found else tuple(found)
 
 
-def gather(head: Head, config: Config, asked: RequestedInputs) -> JobContext:
+def gather(
+    head: Head, config: Config, asked: RequestedInputs, logs: Sequence[KeptLog] = ()
+) -> JobContext:
     """Ask Slurm, and read the job's output; `head` is of one of the job's summaries.
+
+    `logs`: what its summaries keep of NCCL's own logs.
 
     Root does not open the output that Slurm names: the user chose its path, which can lead
     anywhere.
@@ -105,21 +113,27 @@ def gather(head: Head, config: Config, asked: RequestedInputs) -> JobContext:
         inputs.append(Input("slurm", "present" if known else "absent", "; ".join(why)))
     start_s = record.start_s if record and record.start_s is not None else head.start
     end_s = record.end_s if record and record.end_s is not None else head.end
-    readings = None
+    told = OutputContent()
     path = asked.output or (Path(record.stdout_path) if record and record.stdout_path else None)
     if path is not None and (asked.output or os.geteuid() != 0):
         uid = None if asked.output else head.uid
         period = Period(start_s, end_s)
-        output = Output(path, uid, period, asked.patterns, asked.output_cpu_s)
+        output = Output(path, uid, period, asked.patterns, asked.output_cpu_s, logs)
         try:
             with visiting(head.uid, path):
-                readings, seen = read_output(output)
+                told = read_output(output)
         except AvoidedError as err:
-            seen = Input("throughput", "absent", f"{path}: {err}")
-        inputs.append(seen)
+            told = OutputContent(seen=Input("throughput", "absent", f"{path}: {err}"))
+        inputs.append(told.seen)
     else:
         inputs.append(Input("throughput", "absent"))
+    words = told.words
+    if words is None and logs:
+        words = words_of(judge_kept(logs))
+    if words is not None and words.lines:
+        of = f"{number(len(logs), 'file')} of NCCL's" if logs else "the job's output"
+        inputs.append(Input("nccl_log", "present", f"{number(words.lines, 'line')} in {of}"))
     return JobContext(
-        record, _places(config, record), readings, tuple(inputs),
+        record, _places(config, record), told.readings, words, tuple(inputs),
         cost_min=config.report_cost_percent / 100,
     )  # fmt: skip

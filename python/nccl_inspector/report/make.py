@@ -4,6 +4,7 @@
 from nccl_inspector.model.card import Card
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.report.job_context import RequestedInputs, gather
+from nccl_inspector.report.kept_logs import kept_logs
 from nccl_inspector.report.similar import beside_similar
 from nccl_inspector.settings.config import Config
 from nccl_inspector.summary.attempts import Loaded
@@ -17,6 +18,7 @@ def make_card(
     second_process: bool = False,
 ) -> Card:
     """Return the card of the loaded attempt, with Slurm's record and similar jobs."""
-    given = gather(loaded.head, config, asked or RequestedInputs())
+    logs = kept_logs(loaded.summaries)
+    given = gather(loaded.head, config, asked or RequestedInputs(), logs)
     card = build_card(loaded, given, second_process=second_process)
     return beside_similar(card, config.store_dir)

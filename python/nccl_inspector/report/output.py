@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the throughput lines of a job's own output, in a child process.
+"""Read throughput and NCCL's own lines in a job's output, in a child process.
 
 The path, the file and each of its lines are the user's: a file system may never answer, and with
 some lines a pattern of the site may take hours. The child has limits of CPU time and wall time. If
 it does not answer, the report is made without throughput, and says so.
+
+The child answers with two lines of JSON: what NCCL wrote, and then the throughput. The first one
+remains if the second one takes too long.
 """
 
 import json
@@ -31,7 +34,13 @@ from nccl_inspector.analysis.slow_times.throughput import (
     read_throughput,
 )
 from nccl_inspector.model.card import Input, Period
+from nccl_inspector.nccl_log.judge import judge_log
+from nccl_inspector.nccl_log.reader import LogReader
 from nccl_inspector.report.announced_paths import hangs
+from nccl_inspector.report.kept_logs import KeptLog, read_kept
+from nccl_inspector.report.nccl_words import NcclWords, words_of
+from nccl_inspector.report.nccl_words import from_json as words_from_json
+from nccl_inspector.report.nccl_words import to_json as words_to_json
 from nccl_inspector.system.child_process import start_child
 from nccl_inspector.system.safe_files import reopen
 
@@ -39,6 +48,9 @@ CPU_S = 30.0  # four million lines take about 10 s
 CPU_S_MIN = 1.0  # with less, the output is not opened
 WALL_S = 60.0
 _OUTPUT_BYTES_MAX = 256 << 20  # of a longer output only the end is read
+# NCCL says how it was set up at the begin of an output, and what went wrong at its end.
+_WORDS_HEAD_BYTES, _WORDS_TAIL_BYTES = 32 << 20, 64 << 20
+_WORDS_CPU_SHARE = 1 / 3
 _CHUNK_BYTES = 1 << 20
 _ANSWER_BYTES_MAX = 16 << 20  # 20,000 readings are 1 MB
 _LINES_AT_ONCE = 64  # lines between two checks of the CPU time
@@ -57,33 +69,46 @@ class Output:
     period: Period
     patterns: Sequence[re.Pattern[str]] = ()
     cpu_s: float = CPU_S
+    logs: Sequence[KeptLog] = ()  # what is kept of NCCL's own logs
 
 
-def read_output(output: Output) -> tuple[Readings | None, Input]:
-    """Return the throughput in an output, or None; and whether it could be read."""
+_NO_OUTPUT = Input("throughput", "absent")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputContent:
+    """What an output says; `seen`: whether it has throughput, and if not, why."""
+
+    readings: Readings | None = None
+    seen: Input = _NO_OUTPUT
+    words: NcclWords | None = None
+
+
+def read_output(output: Output) -> OutputContent:
+    """Return what is in an output."""
     path = output.path
     if output.cpu_s < CPU_S_MIN:
-        words = "not read: this user's reports have used up their share of the service's time"
-        return None, Input("throughput", "absent", words)
-    answer = _ask_child(output)
+        why = "not read: this user's reports have used up their share of the service's time"
+        return OutputContent(seen=Input("throughput", "absent", why))
+    answer, words = _ask_child(output)
     if isinstance(answer, str):
-        return None, Input("throughput", "absent", f"{path}{answer}")
+        return OutputContent(seen=Input("throughput", "absent", f"{path}{answer}"), words=words)
     notes = "; ".join(answer.notes)
     if not answer.found:
-        words = f"{path} has no throughput lines; {notes}".rstrip("; ")
-        return None, Input("throughput", "absent", words)
+        why = f"{path} has no throughput lines; {notes}".rstrip("; ")
+        return OutputContent(seen=Input("throughput", "absent", why), words=words)
     detail = f"{len(answer.found)} readings of the job's output{f'; {notes}' if notes else ''}"
-    return answer, Input("throughput", "present", detail)
+    return OutputContent(answer, Input("throughput", "present", detail), words)
 
 
-def _ask_child(output: Output) -> Readings | str:
-    """Return what a child finds, or why it found nothing; that text follows the path's name."""
+def _ask_child(output: Output) -> tuple[Readings | str, NcclWords | None]:
+    """Return what a child finds; of the throughput else why not, which follows the path's name."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
     try:
         pid = start_child(partial(_work, output, writing), [writing])
     except OSError as err:
         os.close(reading)
-        return f" is not read: no process: {err.strerror}"
+        return f" is not read: no process: {err.strerror}", None
     finally:
         os.close(writing)
     try:
@@ -93,10 +118,12 @@ def _ask_child(output: Output) -> Readings | str:
     status = _end(pid, kill=data is None)
     if data is None:
         hangs(pid)
-        return f" does not answer: left after {WALL_S:.0f} s"
+        return f" does not answer: left after {WALL_S:.0f} s", None
+    first, _, rest = data.partition(b"\n")
+    words = _words_from_json(first)
     if status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
-        return f" is not read: it took more than {output.cpu_s:.0f} s of CPU time"
-    return _from_json(data)
+        return f" is not read: it took more than {output.cpu_s:.0f} s of CPU time", words
+    return _from_json(rest), words
 
 
 def _listen(fd: int, until_s: float) -> bytes | None:
@@ -125,8 +152,17 @@ def _end(pid: int, *, kill: bool) -> int | None:
     return None
 
 
+def _words_from_json(data: bytes) -> NcclWords | None:
+    """Return what `_work` wrote of NCCL; None: nothing, or it broke off."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return None
+    return None if found is None else words_from_json(found)
+
+
 def _from_json(data: bytes) -> Readings | str:
-    """Return what `_work` wrote, or why there is nothing."""
+    """Return what `_work` wrote of throughput, or why there is nothing."""
     try:
         found: dict[str, Any] = json.loads(data)
     except ValueError:
@@ -144,16 +180,53 @@ def _work(output: Output, fd: int) -> None:
     signal.alarm(ceil(WALL_S) + 1)  # in case the parent is gone
     hard_s = ceil(output.cpu_s) + 1
     setrlimit(RLIMIT_CPU, (hard_s, hard_s + 1))
+    with os.fdopen(fd, "wb") as pipe:
+        words = _read_words(output)
+        pipe.write(json.dumps(words and words_to_json(words)).encode() + b"\n")
+        pipe.flush()
+        pipe.write(json.dumps(_read_throughput(output)).encode())
+
+
+def _read_throughput(output: Output) -> dict[str, Any]:
     found = _read(output)
     if isinstance(found, str):
-        answer: dict[str, Any] = {"why": found}
-    else:
-        rows = [(one.time_s, one.value) for one in found.found]
-        answer = {
-            "unit": found.unit, "found": rows, "refused": found.refused, "notes": found.notes,
-        }  # fmt: skip
-    with os.fdopen(fd, "wb") as pipe:
-        pipe.write(json.dumps(answer).encode())
+        return {"why": found}
+    rows = [(one.time_s, one.value) for one in found.found]
+    return {"unit": found.unit, "found": rows, "refused": found.refused, "notes": found.notes}
+
+
+def _read_words(output: Output) -> NcclWords | None:
+    """Return what NCCL wrote at the begin and the end of an output; None: it cannot be read."""
+    try:
+        fd = _open_regular(output.path, output.uid)
+        if fd is None:
+            return None
+        size = os.fstat(fd).st_size
+        whole = size <= _WORDS_HEAD_BYTES + _WORDS_TAIL_BYTES
+        parts = [(0, size)] if whole else [
+            (0, _WORDS_HEAD_BYTES), (size - _WORDS_TAIL_BYTES, size)
+        ]  # fmt: skip
+        clock = _CpuTime(output.cpu_s * _WORDS_CPU_SHARE)
+        reader = LogReader(own_files=bool(output.logs))
+        cut = read_kept(reader, output.logs)
+        year = time.gmtime(output.period.end_s).tm_year
+        reader.read(output.path.name, _parts(fd, parts, clock), year)
+    except (OSError, ValueError, OverflowError):
+        return None
+    if not reader.log.lines:
+        return None
+    partial = clock.is_over or not whole or cut
+    return words_of(judge_log(reader.log, own_files=bool(output.logs), partial=partial))
+
+
+def _parts(fd: int, parts: Sequence[tuple[int, int]], clock: "_CpuTime") -> Iterator[bytes]:
+    for begin, end in parts:
+        while begin < end and (chunk := os.pread(fd, min(_CHUNK_BYTES, end - begin), begin)):
+            yield chunk
+            begin += len(chunk)
+            if clock.is_used_up():
+                return
+        yield b"\n"  # the end of a part is no line's end
 
 
 def _read(output: Output) -> Readings | str:
@@ -202,11 +275,15 @@ class _CpuTime:
         self._until_s = time.process_time() + seconds
         self.is_over = False
 
+    def is_used_up(self) -> bool:
+        """Tell whether the time is used up."""
+        self.is_over = time.process_time() > self._until_s
+        return self.is_over
+
     def within(self, lines: Iterator[str]) -> Iterator[str]:
         """Yield lines until the time is used up."""
         while some := list(islice(lines, _LINES_AT_ONCE)):
-            if time.process_time() > self._until_s:
-                self.is_over = True
+            if self.is_used_up():
                 return
             yield from some
 

@@ -18,6 +18,7 @@ from nccl_inspector.system.tsv import read_tsv
 DEFAULT_CONF = Path("/etc/nccl-inspector/nccl-inspector.conf")
 MODES = ("prom", "json", "prom+json", "report", "off")
 SWITCH = ("off", "auto", "on")
+LEVELS = ("off", "warn", "info")
 
 _CONF_BYTES_MAX = 1 << 16  # as the SPANK plugin, which reads the same file
 # O_NONBLOCK: open must not wait for a writer if the path is a FIFO.
@@ -73,6 +74,7 @@ class Config:
     host_time: bool
     broadcasts: bool
     net: str
+    debug: str
     deny_nccl: str
     budget_percent: float
     profiler: Path
@@ -158,6 +160,10 @@ def _switch(text: str) -> str:
     return _one_of(SWITCH, text)
 
 
+def _level(text: str) -> str:
+    return _one_of(LEVELS, text)
+
+
 def _one_of(words: tuple[str, ...], text: str) -> str:
     if text not in words:
         raise ValueError(f"not one of {', '.join(words)}")
@@ -208,6 +214,7 @@ def _flag(text: str) -> bool:
 _TEXTS: dict[str, Callable[[str], str | bool | Path]] = {
     "mode": _mode,
     "switch": _switch,
+    "level": _level,
     "versions": _versions,
     "dir": _dir,
     "bool": _flag,

@@ -3,8 +3,8 @@
 
 Its parts, in this order:
 - A line of JSON about the job and the node.
-- The counters of links and GPUs, then what NVIDIA's plugin wrote (summary/node_parts.py); the first
-line says how many bytes each has.
+- The counters of links and GPUs, then what NVIDIA's plugin wrote (summary/node_parts.py), then
+NCCL's logs (summary/nccl_logs.py); the first line says how many bytes each has.
 - A block for each process: four bytes of length, little-endian, then pieces. Without samples and
 unions a block has at most BLOCK_BYTES_MAX.
 
@@ -20,6 +20,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
+from itertools import accumulate
 from typing import Any
 
 from nccl_inspector.box.layout import SAMPLES_MAX
@@ -54,6 +55,7 @@ from nccl_inspector.summary.fit_tables import (
     samples_room,
 )
 from nccl_inspector.summary.lazy_lines import PackedLines, inflate
+from nccl_inspector.summary.nccl_logs import LOGS_BYTES_MAX, LogFile, pack_logs
 from nccl_inspector.summary.nets import NET_TABLES, pack_nets, unpack_nets
 from nccl_inspector.summary.node_parts import (
     COUNTERS_BYTES_MAX,
@@ -68,17 +70,17 @@ from nccl_inspector.summary.vendor_means import VendorMeans
 from nccl_inspector.system.checked_json import Checks
 
 _KIND = "nccl-inspector-node-summary/"
-VERSION = 10
+VERSION = 11
 # The oldest format that is read. Nodes and controller may be of different releases for a while: a
 # release reads its own format and the one before it.
-OLDEST = 9  # has no labels
+OLDEST = 10  # has no logs of NCCL's
 FORMAT = f"{_KIND}{VERSION}"
 _FORMAT = re.compile(rf"{re.escape(_KIND)}([0-9]{{1,4}})")
 BLOCK_BYTES_MAX = 32 << 10  # for a process, without samples and unions
 SAMPLES_BYTES_MAX = SAMPLE_FACTS_BYTES_MAX + samples_room(SAMPLES_MAX) + UNIONS_BYTES_MAX
 PROCESSES_MAX = 8192
 _FULL_PROCESSES_MAX = 1024  # there is room for this many processes of the largest size
-_PARTS_BYTES_MAX = COUNTERS_BYTES_MAX + VENDOR_BYTES_MAX
+_PARTS_BYTES_MAX = COUNTERS_BYTES_MAX + VENDOR_BYTES_MAX + LOGS_BYTES_MAX
 # The samples of a node are limited to those of a whole job.
 _SAMPLES_BYTES_MAX = samples_room(JOB_SAMPLES_MAX) + _FULL_PROCESSES_MAX * (
     SAMPLE_FACTS_BYTES_MAX + samples_room(0) + UNIONS_BYTES_MAX
@@ -98,7 +100,11 @@ WHOLE_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX + SAMPLES_BYTES_MAX + 3 * 4
 _PIECES_MAX = _TABLES + 64  # one for each time line; the plugin writes at most 8
 _load = Checks("bad_summary").load
 # The largest size of each part between the first line and the processes.
-_PARTS = {"counters_bytes": COUNTERS_BYTES_MAX, "vendor_bytes": VENDOR_BYTES_MAX}
+_PARTS = {
+    "counters_bytes": COUNTERS_BYTES_MAX,
+    "vendor_bytes": VENDOR_BYTES_MAX,
+    "nccl_logs_bytes": LOGS_BYTES_MAX,
+}
 
 
 UID_UNKNOWN = -1  # in a head that no hook wrote
@@ -145,6 +151,7 @@ class NodeSummary:
     counters: NodeCounters | None = None  # None: written by a release or site without counters
     vendor: VendorMeans | None = None  # None: NVIDIA's plugin wrote nothing
     left_out: int = 0  # processes left out because they would take too much memory
+    nccl_logs: bytes = b""  # summary/nccl_logs.py unpacks them
 
 
 def _meta(process: Process, flags: Sequence[str]) -> bytes:
@@ -185,10 +192,11 @@ def encode(
     blocks: Sequence[bytes],
     counters: NodeCounters | None = None,
     vendor: VendorMeans | None = None,
+    nccl_logs: Sequence[LogFile] = (),
 ) -> bytes:
     """Return the summary's bytes; `blocks` come from `encode_process`."""
     values = {field.name: getattr(head, field.name) for field in fields(Head)}
-    packed = pack_counters(counters), pack_vendor(vendor)
+    packed = pack_counters(counters), pack_vendor(vendor), pack_logs(nccl_logs)
     sizes = {"processes": len(blocks), **dict(zip(_PARTS, map(len, packed), strict=True))}
     line = json.dumps({"format": FORMAT, **sizes, **values})
     parts = [line.encode("ascii"), b"\n", *packed]
@@ -223,7 +231,7 @@ def _inflated_rows(data: memoryview, empty: bytes) -> bytes:
     return b"" if data == empty else inflate(data, _RAW_BYTES_MAX)
 
 
-def _process(block: memoryview, budget: Budget, version: int) -> Process | None:
+def _process(block: memoryview, budget: Budget) -> Process | None:
     """Return a process; None: it would take more memory than the budget has."""
     pieces = _pieces(block)
     raw_meta, raw_keys = (inflate(one, _RAW_BYTES_MAX) for one in pieces[:2])
@@ -239,8 +247,6 @@ def _process(block: memoryview, budget: Budget, version: int) -> Process | None:
     if not budget.take(memory):
         return None
     meta = _load(raw_meta)
-    if version == OLDEST and isinstance(meta, list):
-        meta.insert(-1, [])
     if not isinstance(meta, list) or len(meta) != 8:
         raise RefusedError("bad_summary", "invalid block")
     facts, dropped, flags, gpus, comms, operations, labels, busy_share = meta
@@ -278,8 +284,8 @@ def _part_bytes(values: Mapping[str, Any], name: str) -> int:
     return size
 
 
-def _version(values: Any) -> int:
-    """Return the version of a summary's format, from its first line."""
+def _check_version(values: Any) -> None:
+    """Check the version of a summary's format, which its first line says."""
     said = values.get("format") if isinstance(values, dict) else None
     match = _FORMAT.fullmatch(said) if isinstance(said, str) else None
     if match is None:
@@ -291,18 +297,16 @@ def _version(values: Any) -> int:
             "bad_summary",
             f"{other} release wrote it (format {version}; this one reads {OLDEST} to {VERSION})",
         )
-    return version
 
 
-def _head(line: bytes) -> tuple[Head, int, Any, list[int]]:
-    """Return from the first line the head, the version of the format, the number of processes, and
-    the size of each part."""
+def _head(line: bytes) -> tuple[Head, Any, list[int]]:
+    """Return from the first line the head, the number of processes, and the size of each part."""
     values = _load(line)
-    version = _version(values)
+    _check_version(values)
     problems = take_list(str, values.get("problems"))
     row = [() if field.name == "problems" else values.get(field.name) for field in fields(Head)]
     head = replace(take_row(Head, row), problems=problems)
-    return head, version, values.get("processes"), [_part_bytes(values, name) for name in _PARTS]
+    return head, values.get("processes"), [_part_bytes(values, name) for name in _PARTS]
 
 
 def _head_end(data: bytes) -> int:
@@ -332,14 +336,17 @@ def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
     if len(data) > SUMMARY_BYTES_MAX:
         raise RefusedError("bad_summary", "the file is too long")
     end = _head_end(data)
-    head, version, said, sizes = _head(data[:end])
+    head, said, sizes = _head(data[:end])
     budget = budget or Budget(JOB_BYTES_MAX)
     processes: list[Process] = []
     left_out = 0
-    middle, at = end + 1 + sizes[0], end + 1 + sum(sizes)
+    ends = list(accumulate(sizes, initial=end + 1))
+    at = ends[-1]
     if at > len(data):
         raise RefusedError("bad_summary", "incomplete")
-    counters, vendor = unpack_counters(data[end + 1 : middle]), unpack_vendor(data[middle:at])
+    counters = unpack_counters(data[ends[0] : ends[1]])
+    vendor = unpack_vendor(data[ends[1] : ends[2]])
+    nccl_logs = data[ends[2] : at]
     view = memoryview(data)  # slices of it are not copied; most bytes of a large job are samples
     while at < len(data):
         if at + LENGTH.size > len(data):
@@ -349,7 +356,7 @@ def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
         count = len(processes) + left_out
         if size > WHOLE_BLOCK_BYTES_MAX or at + size > len(data) or count == PROCESSES_MAX:
             raise RefusedError("bad_summary", "incomplete, or a block is too long")
-        process = _process(view[at : at + size], budget, version)
+        process = _process(view[at : at + size], budget)
         if process is None:
             left_out += 1
         else:
@@ -357,4 +364,4 @@ def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
         at += size
     if len(processes) + left_out != said:
         raise RefusedError("bad_summary", "incomplete")
-    return NodeSummary(head, tuple(processes), counters, vendor, left_out)
+    return NodeSummary(head, tuple(processes), counters, vendor, left_out, nccl_logs)

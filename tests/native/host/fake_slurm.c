@@ -2,7 +2,7 @@
 /* fake_slurm.c - loads the SPANK plugin as srun, sbatch, slurmd and slurmstepd do, without Slurm.
  *
  *   fake_slurm PLUGIN [--context=local|allocator|remote|slurmd|prolog|epilog] [--job=ID]
- * [--array=ID_TASK] [--step=ID] [--node=N]
+ * [--array=ID_TASK] [--step=ID] [--node=N] [--task=N]
  *              [--word=WORD]... [--option=VALUE]... [--env=NAME=VALUE]... [--fail-setenv]
  *              [--time=N]
  *
@@ -44,7 +44,7 @@ static enum spank_context context = S_CTX_REMOTE;
 static enum phase phase = PHASE_OTHER;
 static struct spank_option *registered;
 static uint32_t job_id = 1, array_id = 1, array_task = 0xfffffffe; /* NO_VAL */
-static uint32_t step_id = 0xfffffffb /* the batch step */, node_id;
+static uint32_t step_id = 0xfffffffb /* the batch step */, node_id, task_id;
 static bool fail_setenv;
 static const char *job_script; /* the one callback of `slurmstepd spank prolog` or epilog */
 static unsigned int rounds;    /* 0: say what happens; else only how long it takes */
@@ -140,14 +140,15 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
 	if (context != S_CTX_REMOTE && (context != S_CTX_JOB_SCRIPT || item != S_JOB_ID))
 		return ESPANK_NOT_REMOTE;
 	if (item != S_JOB_ID && item != S_JOB_STEPID && item != S_JOB_NODEID &&
-	    item != S_JOB_ARRAY_ID && item != S_JOB_ARRAY_TASK_ID)
+	    item != S_JOB_ARRAY_ID && item != S_JOB_ARRAY_TASK_ID && item != S_TASK_GLOBAL_ID)
 		return ESPANK_BAD_ARG;
 	va_start(args, item);
-	*va_arg(args, uint32_t *) = item == S_JOB_ID         ? job_id
-	                            : item == S_JOB_STEPID   ? step_id
-	                            : item == S_JOB_NODEID   ? node_id
-	                            : item == S_JOB_ARRAY_ID ? array_id
-	                                                     : array_task;
+	*va_arg(args, uint32_t *) = item == S_JOB_ID           ? job_id
+	                            : item == S_JOB_STEPID     ? step_id
+	                            : item == S_JOB_NODEID     ? node_id
+	                            : item == S_JOB_ARRAY_ID   ? array_id
+	                            : item == S_TASK_GLOBAL_ID ? task_id
+	                                                       : array_task;
 	va_end(args);
 	return ESPANK_SUCCESS;
 }
@@ -306,6 +307,8 @@ static bool parse_argument(const char *arg)
 		return sscanf(value, "%u", &node_id) == 1;
 	if (!strncmp(arg, "--step=", 7))
 		return sscanf(value, "%u", &step_id) == 1;
+	if (!strncmp(arg, "--task=", 7))
+		return sscanf(value, "%u", &task_id) == 1;
 	if (!strncmp(arg, "--array=", 8))
 		return sscanf(value, "%u_%u", &array_id, &array_task) == 2;
 	if (!strncmp(arg, "--time=", 7))

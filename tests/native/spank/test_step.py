@@ -113,6 +113,40 @@ def test_nvidias_own_plugin_is_told_where_its_prometheus_files_go(
     assert "NCCL_INSPECTOR_DUMP_DIR" not in node.step("--option=prom", env=env).env
 
 
+LOG = {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_TIMESTAMP_FORMAT"}
+
+
+@pytest.mark.parametrize("key", ["debug", "debug=warn"])
+def test_nccls_warnings_go_into_a_file_for_each_task(node: Node, key: str) -> None:
+    raw = f"{node.run_dir}/jobs/42/raw"
+    batch = node.step(f"--option=prom,{key}").env
+    assert set(batch) == OURS | LOG
+    assert batch["NCCL_DEBUG"] == "WARN"
+    assert batch["NCCL_DEBUG_FILE"] == f"{raw}/nccl.42.batch.0.0.%h.%p.log"
+    step = node.step(f"--option=prom,{key}", "--step=3", "--task=17", env=batch).env
+    assert step["NCCL_DEBUG_FILE"] == f"{raw}/nccl.42.3.0.17.%h.%p.log"
+    assert set(node.step("--option=prom", "--step=4", env=step).env) == OURS
+
+
+def test_a_restarted_job_does_not_write_into_the_log_of_the_one_before(node: Node) -> None:
+    node.write_manifest(42, MANIFEST | {"restart": "2"})
+    env = node.step("--option=prom,debug", env={"SLURM_RESTART_COUNT": "2"}).env
+    assert env["NCCL_DEBUG_FILE"].endswith("/nccl.42.batch.2.0.%h.%p.log")
+
+
+def test_the_users_own_level_of_the_log_wins_and_is_told_once(node: Node) -> None:
+    host = node.step("--option=prom,debug=info", env={"NCCL_DEBUG": "VERSION"})
+    assert set(host.env) == OURS | {"NCCL_DEBUG"}
+    assert host.env["NCCL_DEBUG"] == "VERSION"
+    assert host.messages == ["nccl-inspector: job 42: the user's own variables win: NCCL_DEBUG"]
+
+
+def test_a_site_can_have_the_warnings_of_every_job(node: Node) -> None:
+    env = node.step("--word=default=report", "--word=debug=warn").env
+    assert env["NCCL_DEBUG"] == "WARN"
+    assert not LOG & set(node.step("--word=debug=warn").env), "only of jobs that are measured"
+
+
 def test_the_users_own_directory_wins(node: Node) -> None:
     mine = {"NCCL_INSPECTOR_DUMP_DIR": "/home/me/lines"}
     host = node.step(f"--option=json,{JSON_KEYS}", env=mine)

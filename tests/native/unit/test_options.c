@@ -48,6 +48,8 @@ static void test_refusals(void)
 		{ "json,json_max",
 		  "json_max=\"1\" is not bytes, with K, M, G or T, from 1M to 1T" },
 		{ "prom,net", "net=\"1\" is not off, auto or on; keys:" },
+		{ "prom,debug=trace", "debug=\"trace\" is not off, warn or info; keys:" },
+		{ "prom,debug=1", "debug=\"1\" is not off, warn or info; keys:" },
 		{ "prom,budget=0", "unknown key \"budget\"" },
 		{ "prom,deny_nccl=2.28.1", "unknown key \"deny_nccl\"" },
 		{ "off,bogus", "unknown key \"bogus\"" },

@@ -185,6 +185,8 @@ static void test_table(void)
 			             why);
 		if (t->type == SETTING_TYPE_SWITCH)
 			settings_set(&zero, ALL_SCOPES, t->name, "on", why);
+		if (t->type == SETTING_TYPE_LEVEL)
+			settings_set(&zero, ALL_SCOPES, t->name, "info", why);
 		ok((t->scope & SETTING_SCOPE_AGENT) || !strcmp(t->name, "default") ||
 		       memcmp(&zero, &(struct settings){ 0 }, sizeof(zero)) != 0,
 		   "the value of %s is kept, or the agent's", t->name);

@@ -157,8 +157,13 @@ static void test_values(void)
 	memset(settings.deny_nccl, '2', sizeof(settings.deny_nccl) - 1);
 	settings.interval_us = settings.min_size_bytes = settings.json_max_bytes = UINT64_MAX;
 	settings.broadcasts = 1;
+	settings.debug = SETTINGS_LEVEL_INFO;
 	settings.budget_millipercent = UINT64_MAX;
-	job = (struct taskenv_job){ .batch_step = true, .array_id = UINT32_MAX };
+	job = (struct taskenv_job){ .batch_step = true,
+	                            .array_id = UINT32_MAX,
+	                            .step = UINT32_MAX,
+	                            .restart = UINT32_MAX,
+	                            .task = UINT32_MAX };
 	step(MODE_PROM_JSON, UINT32_MAX);
 	ok(plan.changes == TASKENV_VARIABLES + 1 && has("NCCL_INSPECTOR_DUMP_DIR", settings.dir),
 	   "everything that can be set is");
@@ -213,6 +218,55 @@ static void test_times_of_broadcasts(void)
 	step(MODE_PROM, 42);
 	ok(has("NCCL_ALLGATHERV_ENABLE", "1") && is_own("NCCL_ALLGATHERV_ENABLE"),
 	   "the user's own word wins");
+}
+
+static void test_nccls_log(void)
+{
+	const char *file = "/run/nccl-inspector/jobs/42/raw/nccl.42.7.1.3.%h.%p.log";
+
+	begin();
+	settings.debug = SETTINGS_LEVEL_WARN;
+	job = (struct taskenv_job){
+		.array_task = TASKENV_NO_ARRAY, .step = 7, .restart = 1, .task = 3
+	};
+	step(MODE_PROM, 42);
+	ok(has("NCCL_DEBUG", "WARN") && has("NCCL_DEBUG_FILE", file) &&
+	       has("NCCL_DEBUG_TIMESTAMP_FORMAT", "[%F %T.%3f] ") && has("NCCL_DEBUG_SUBSYS", NULL),
+	   "NCCL writes its warnings into a file of the task: %s", get(&env, "NCCL_DEBUG_FILE"));
+	job.task = 4;
+	settings.debug = SETTINGS_LEVEL_INFO;
+	step(MODE_REPORT, 42);
+	ok(has("NCCL_DEBUG", "INFO") && has("NCCL_DEBUG_SUBSYS", "INIT,BOOTSTRAP,ENV,NET") &&
+	       strstr(get(&env, "NCCL_DEBUG_FILE"), "/nccl.42.7.1.4."),
+	   "another task of the same step has a file of its own");
+	job.step = TASKENV_BATCH_STEP;
+	step(MODE_REPORT, 42);
+	ok(strstr(get(&env, "NCCL_DEBUG_FILE"), "/nccl.42.batch.1.4."), "so has the batch step");
+	settings.debug = SETTINGS_LEVEL_OFF;
+	step(MODE_PROM, 42);
+	ok(has("NCCL_DEBUG", NULL) && has("NCCL_DEBUG_FILE", NULL) &&
+	       has("NCCL_DEBUG_SUBSYS", NULL) && has("NCCL_DEBUG_TIMESTAMP_FORMAT", NULL),
+	   "a step that does not want it has nothing of it");
+	for (int i = 0; i < 2; i++) {
+		const char *own = i ? "NCCL_DEBUG_FILE" : "NCCL_DEBUG";
+
+		begin();
+		settings.debug = SETTINGS_LEVEL_WARN;
+		put(own, "mine");
+		step(MODE_PROM, 42);
+		ok(has(own, "mine") && is_own(own) && has("NCCL_INSPECTOR_ENABLE", "1") &&
+		       has(i ? "NCCL_DEBUG" : "NCCL_DEBUG_FILE", NULL) &&
+		       has("NCCL_DEBUG_TIMESTAMP_FORMAT", NULL),
+		   "the user's own %s wins, and nothing else of the log is set", own);
+	}
+	begin();
+	settings.debug = SETTINGS_LEVEL_WARN;
+	step(MODE_PROM, 42);
+	put("NCCL_DEBUG", "INFO");
+	step(MODE_PROM, 42);
+	ok(has("NCCL_DEBUG", "INFO") && has("NCCL_DEBUG_FILE", NULL),
+	   "a script that sets the level later gets its lines in its output");
+	job = (struct taskenv_job){ .array_task = TASKENV_NO_ARRAY };
 }
 
 /* As a site with NCCL 2.27.3 sets it, which opens no path. */
@@ -310,6 +364,7 @@ int main(void)
 	test_json();
 	test_a_profiler_that_the_loader_finds();
 	test_times_of_broadcasts();
+	test_nccls_log();
 	test_steps();
 	test_arrays();
 	test_users_own();

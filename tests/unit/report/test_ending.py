@@ -7,39 +7,23 @@ from dataclasses import replace
 import pytest
 
 from nccl_inspector.model.card import CANNOT_TELL, FAILED, HUNG, Card
-from nccl_inspector.model.process import KILLED, Process
+from nccl_inspector.model.process import Process
 from nccl_inspector.render.text import render_text
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.report.job_context import JobContext
 from nccl_inspector.slurm.job_record import JobRecord
 from nccl_inspector.summary.attempts import Loaded
 from tests.support.boxes import NOW_NS
-from tests.support.synthetic.jobs import Group, through_summaries
-from tests.support.synthetic.standstill import STOOD_NS, Call, Standstill
+from tests.support.synthetic.jobs import through_summaries
+from tests.support.synthetic.standstill import STOOD_NS
+from tests.unit.report.hung_jobs import RANKS, hung_processes
 
 S = 10**9
-RANKS = 8
 
 
 def processes(stops: int | None = None, age_s: int | None = None) -> list[Process]:
     """Return a job of two nodes, at work, or in which rank 5 called nothing for so long."""
-    group = Group(7, "dp", tuple(range(RANKS)))
-    still = Standstill([[Call(group, "AllReduce", 8)] * 50] * RANKS)
-    if stops is not None:
-        still.ranks[5].stop_at = stops
-    still.run()
-    found = [replace(one, facts=replace(one.facts, state=KILLED)) for one in still.processes()]
-    if stops is None:
-        return found
-    since_ns = NOW_NS - (age_s * S if age_s else STOOD_NS)
-    return [
-        replace(
-            one,
-            comms=tuple(replace(comm, last_progress_ns=since_ns) for comm in one.comms),
-            operations=tuple(replace(op, age_ns=NOW_NS - since_ns) for op in one.operations),
-        )
-        for one in found
-    ]
+    return hung_processes(stops, NOW_NS - (age_s * S if age_s else STOOD_NS))
 
 
 def ahead(process: Process, by_s: float) -> Process:

@@ -48,7 +48,8 @@ def test_no_line_makes_the_built_in_patterns_look_at_it_again_and_again() -> Non
 
 
 def test_readings_come_back_from_the_child_as_they_were(written: Path) -> None:
-    found, seen = read_output(of(written))
+    told = read_output(of(written))
+    found, seen = told.readings, told.seen
     assert found
     assert [one.value for one in found.found] == [300.0, 310.0]
     assert (found.unit, seen.state) == ("TFLOP/s", "present")
@@ -60,7 +61,8 @@ def test_a_pattern_of_the_site_that_a_line_drives_mad_costs_its_budget_alone(
 ) -> None:
     written.write_text("a" * 4000 + "\n" + LINES)
     begin = os.times()
-    found, seen = read_output(of(written, 1.0, r"(?:a+)+b(?P<value>\d)"))
+    told = read_output(of(written, 1.0, r"(?:a+)+b(?P<value>\d)"))
+    found, seen = told.readings, told.seen
     used = os.times().children_user - begin.children_user
     assert found is None
     assert seen.detail == f"{written} is not read: it took more than 1 s of CPU time"
@@ -74,7 +76,8 @@ def test_what_was_read_when_the_time_was_over_stays_and_the_rest_is_told(
     looks = iter(range(10**6))
     monkeypatch.setattr(time, "process_time", lambda: float(next(looks)))
     written.write_text(LINES + "\n".join("x" * 3 for _ in range(100_000)) + "\n" + LINES)
-    found, seen = read_output(of(written, 5.0))
+    told = read_output(of(written, 5.0))
+    found, seen = told.readings, told.seen
     assert found
     assert len(found.found) == 2
     assert "for which 5 s of CPU time were enough" in seen.detail
@@ -85,7 +88,8 @@ def test_a_file_system_that_never_answers_holds_nobody_for_long(
 ) -> None:
     monkeypatch.setattr(module, "WALL_S", 0.2)
     monkeypatch.setattr(module, "_open_regular", lambda *_: time.sleep(600))
-    found, seen = read_output(of(written))
+    told = read_output(of(written))
+    found, seen = told.readings, told.seen
     assert found is None
     assert f"{written} does not answer" in seen.detail
 
@@ -94,15 +98,18 @@ def test_a_child_that_breaks_off_leaves_a_report_without_throughput(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_open_regular", lambda *_: os._exit(3))
-    found, seen = read_output(of(written))
+    told = read_output(of(written))
+    found, seen = told.readings, told.seen
     assert found is None
     assert "the process that read it broke off" in seen.detail
 
 
 def test_an_output_without_throughput_and_one_that_is_not_there_are_said(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    assert "has no throughput lines" in read_output(of(tmp_path / "empty"))[1].detail
-    assert read_output(of(tmp_path / "none"))[1].detail.endswith("none: No such file or directory")
+    assert "has no throughput lines" in read_output(of(tmp_path / "empty")).seen.detail
+    assert read_output(of(tmp_path / "none")).seen.detail.endswith(
+        "none: No such file or directory"
+    )
 
 
 def test_without_a_share_of_time_the_output_is_not_opened_and_the_report_says_so(

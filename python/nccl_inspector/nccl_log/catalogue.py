@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The catalogue of what NCCL's log can say: catalogue.tsv, and which rule fits a message."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Final
+
+from nccl_inspector.model.card import Severity
+from nccl_inspector.nccl_log.record import Level
+from nccl_inspector.system.tsv import read_tsv
+
+# (2, 30, 7); a version without a patch has two numbers.
+Version = tuple[int, ...]
+
+_VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
+_NONE = "-"
+_DIGITS = b"0123456789"
+_SHAPES_MAX = 4096
+_BY_LEVEL: Final = {Level.ERROR: "warning", Level.WARN: "warning", Level.ATTN: "attention"}
+
+
+class Role(StrEnum):
+    """What a rule's text is in a job that went wrong."""
+
+    ERROR = "error"
+    SYMPTOM = "symptom"
+    CONSEQUENCE = "consequence"
+    SETTING = "setting"
+
+
+class Scope(StrEnum):
+    """What a rule is about."""
+
+    PROCESS = "process"
+    NODE = "node"
+    PAIR = "pair"
+    JOB = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class LogRule:
+    """A rule of the catalogue; `known` says how its text is known."""
+
+    id: str  # does not change between releases
+    role: Role
+    severity: Severity
+    scope: Scope
+    known: str
+    title: str
+    meaning: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """One form of a rule's text."""
+
+    rule: LogRule
+    since: Version
+    until: Version
+    contains: bytes
+    shape: bytes  # `contains` without digits
+    pattern: re.Pattern[bytes] | None
+
+    def is_of(self, version: Version) -> bool:
+        """Tell whether this NCCL writes it; an unknown version (empty) may write anything."""
+        if not version:
+            return True
+        return self.since <= version and (not self.until or version <= self.until)
+
+    def fits(self, message: bytes) -> bool:
+        """Tell whether a message has this form."""
+        if self.contains not in message:
+            return False
+        return self.pattern is None or self.pattern.search(message) is not None
+
+
+def parse_version(text: str) -> Version:
+    """Return the numbers of a version such as 2.30.7; empty if it is none."""
+    match = _VERSION.match(text)
+    return tuple(int(part) for part in match.groups() if part) if match else ()
+
+
+def shape_of(message: bytes) -> bytes:
+    """Return a message without its digits: lines that come very often differ in little else."""
+    return message.translate(None, _DIGITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """All rules by id, and their forms in the order of the table."""
+
+    rules: dict[str, LogRule]
+    forms: tuple[_Form, ...]
+
+
+def _read() -> Iterator[tuple[LogRule, list[str]]]:
+    """Yield the rule of each row, and the row."""
+    rule: LogRule | None = None
+    for row in read_tsv("nccl_log/catalogue.tsv"):
+        name, role, severity, scope, _, _, known, _, _, title, meaning, action = row
+        if rule is None or name != rule.id:
+            rule = LogRule(
+                name, Role(role), Severity(severity), Scope(scope), known, title, meaning, action
+            )
+        yield rule, row
+
+
+@cache
+def load_catalogue() -> Catalogue:
+    """Return the catalogue."""
+    rules: dict[str, LogRule] = {}
+    forms = []
+    for rule, row in _read():
+        rules[rule.id] = rule
+        since, until, known, contains, pattern = row[4:9]
+        if known in ("compared", "level"):
+            continue
+        form = _Form(
+            rule,
+            parse_version(since),
+            parse_version(until),
+            contains.encode(),
+            shape_of(contains.encode()),
+            None if pattern == _NONE else re.compile(pattern.encode()),
+        )
+        forms.append(form)
+    return Catalogue(rules, tuple(forms))
+
+
+class Matcher:
+    """Finds the rule that fits a message.
+
+    It remembers which forms a message may have by its shape.
+    """
+
+    def __init__(self) -> None:
+        self._catalogue = load_catalogue()
+        self._near: dict[bytes, list[_Form]] = {}
+
+    def rule(self, name: str) -> LogRule:
+        """Return the rule of this id."""
+        return self._catalogue.rules[name]
+
+    def find(self, level: Level, message: bytes, version: Version) -> LogRule | None:
+        """Return the first rule that fits; `version` is empty if it is not known, or not NCCL's."""
+        text = b"DIAG " + message if level is Level.DIAG else message
+        shape = shape_of(text)
+        near = self._near.get(shape)
+        if near is None:
+            if len(self._near) >= _SHAPES_MAX:
+                self._near.clear()
+            near = [one for one in self._catalogue.forms if one.shape in shape]
+            self._near[shape] = near
+        for form in near:
+            if form.is_of(version) and form.fits(text):
+                return form.rule
+        fallback = _BY_LEVEL.get(level)
+        return self._catalogue.rules[fallback] if fallback else None

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What no single line says: findings from the facts of all processes together."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from nccl_inspector.model.card import INFO, Severity
+from nccl_inspector.model.wording import cut_list, number
+from nccl_inspector.nccl_log.identities import Identities, Identity, said_names
+from nccl_inspector.nccl_log.process_log import ProcessLog
+from nccl_inspector.nccl_log.reader import Log
+
+COMMUNICATORS_MANY = 50  # of one process
+_INIT_SLOW_S = 30.0
+_MANY_SHOWN = 4
+_SOCKET = "Socket"
+_SOCKET_WAY = "NET/Socket"
+# What may well differ between processes.
+_OF_PROCESS = frozenset(
+    f"NCCL_{name}"
+    for name in ("DEBUG_FILE", "HOSTID", "COMM_ID", "TOPO_DUMP_FILE", "GRAPH_DUMP_FILE")
+)
+_LOCAL_INTERFACES = ("lo", "docker", "virbr", "veth", "cni", "podman")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A finding: the id of its rule, who it is about, and its figures as text."""
+
+    rule: str
+    who: tuple[Identity, ...]
+    detail: str
+    severity: Severity | None = None  # None: that of the rule
+
+
+@dataclass(slots=True)
+class _Job:
+    """The processes that are compared, each with its identity."""
+
+    members: list[tuple[Identity, ProcessLog]]
+    hosts: set[str]
+    log: Log
+    identities: Identities
+    partial: bool
+    found: list[Compared] = field(default_factory=list)
+
+    def who(self, chosen: Sequence[ProcessLog]) -> tuple[Identity, ...]:
+        """Return the identities of some of the processes."""
+        wanted = {id(one) for one in chosen}
+        return tuple(who for who, one in self.members if id(one) in wanted)
+
+
+def compare(log: Log, identities: Identities, *, partial: bool = False) -> list[Compared]:
+    """Return the findings; `partial`: only a part of the log was read, so lines may be missing."""
+    leaders = [(identities.of(at), log.processes[at]) for at in identities.leaders()]
+    members = [(who, one) for who, one in leaders if one.pid is not None]
+    hosts = {one.host for _, one in members}
+    job = _Job(members, hosts, log, identities, partial)
+    judges = (
+        _network, _shared_memory, _gpu_direct, _adapters, _speeds, _interface, _versions,
+        _environment, _init, _init_time, _nvls, _behind, _communicators,
+    )  # fmt: skip
+    return [found for judge in judges for found in judge(job)]
+
+
+def _is_off(value: str) -> bool:
+    return value.strip() not in ("", "0")
+
+
+def _network(job: _Job) -> Iterator[Compared]:
+    far = [one for _, one in job.members if one.nodes > 1 or (not one.nodes and len(job.hosts) > 1)]
+    on_sockets = [one for one in far if one.network == _SOCKET or one.ways.get(_SOCKET_WAY, 0)]
+    asked = [
+        one
+        for one in on_sockets
+        if _is_off(one.environment.get("NCCL_IB_DISABLE", ""))
+        or one.environment.get("NCCL_NET", "").lower() == _SOCKET.lower()
+    ]
+    of_all = f"of {number(len(far), 'process')} that communicate between nodes"
+    if asked:
+        yield Compared(
+            "network-chosen-slow",
+            job.who(asked),
+            f"{len(asked)} {of_all}: NCCL_IB_DISABLE or NCCL_NET is set",
+        )
+    by_choice = {id(one) for one in asked}
+    silent = [one for one in on_sockets if id(one) not in by_choice]
+    if silent:
+        channels = sum(one.ways.get(_SOCKET_WAY, 0) for one in silent)
+        by = f", with {number(channels, 'channel')}" if channels else ""
+        yield Compared("network-fallback", job.who(silent), f"{len(silent)} {of_all}{by}")
+    networks = Counter(one.network for one in far if one.network)
+    if len(networks) > 1:
+        usual = networks.most_common(1)[0][0]
+        others = [one for one in far if one.network and one.network != usual]
+        words = ", ".join(f"{name}: {count}" for name, count in networks.most_common(_MANY_SHOWN))
+        yield Compared("network-differs", job.who(others), f"processes by network: {words}")
+
+
+def _shared_memory(job: _Job) -> Iterator[Compared]:
+    through = [one for _, one in job.members if one.ways.get("SHM", 0)]
+    if not through:
+        return
+    asked = all(_is_off(one.environment.get("NCCL_P2P_DISABLE", "")) for one in through)
+    channels = sum(one.ways["SHM"] for one in through)
+    direct = sum(count for way, count in job.log.ways.items() if way.startswith("P2P"))
+    others = f", and {direct} via P2P in all" if direct else ""
+    pairs = cut_list(dict.fromkeys(pair for one in through for pair in one.host_pairs), _MANY_SHOWN)
+    yield Compared(
+        "shm-within-node",
+        job.who(through),
+        f"{number(channels, 'channel')} via SHM{others}; ranks {pairs}"
+        + ("; NCCL_P2P_DISABLE is set" if asked else ""),
+        INFO if asked else None,
+    )
+
+
+def _gpu_direct(job: _Job) -> Iterator[Compared]:
+    without = [
+        one
+        for _, one in job.members
+        if any(way.startswith("NET/IB") and not way.endswith("/GDRDMA") for way in one.ways)
+        or (one.gdr_rings is False and one.network == "IB" and one.nodes > 1)
+    ]
+    if not without:
+        return
+    plain = sum(
+        count
+        for one in without
+        for way, count in one.ways.items()
+        if way.startswith("NET/IB") and not way.endswith("/GDRDMA")
+    )
+    direct = job.log.ways["NET/IB/GDRDMA"]
+    counted = ": its rings have GDR 0"
+    if plain:
+        counted = f": {number(plain, 'channel')} without"
+        counted += f", {direct} with in all" if direct else ""
+    yield Compared("gdr-unused", job.who(without), number(len(without), "process") + counted)
+
+
+def _adapters(job: _Job) -> Iterator[Compared]:
+    known = [one for _, one in job.members if one.hcas and not one.hcas_cut]
+    mixed = [one for one in known if {"IB", "RoCE"} <= set(one.hcas.values())]
+    if mixed:
+        names = ", ".join(f"{name}/{layer}" for name, layer in list(mixed[0].hcas.items())[:16])
+        yield Compared("hca-layers-mixed", job.who(mixed), names)
+    counts = Counter(len(one.hcas) for one in known)
+    if len(counts) > 1:
+        most = max(counts)
+        fewer = [one for one in known if len(one.hcas) < most]
+        said = ", ".join(f"{count}: {of}" for count, of in sorted(counts.items()))
+        yield Compared("hcas-differ", job.who(fewer), f"processes by number of adapters: {said}")
+
+
+def _speeds(job: _Job) -> Iterator[Compared]:
+    fastest = max((mbps for _, one in job.members for mbps in one.speeds.values()), default=0)
+    slower: dict[str, int] = {}
+    whose = []
+    for who, one in job.members:
+        low = {f"{who.host} {name}": mbps for name, mbps in one.speeds.items() if mbps < fastest}
+        slower |= low
+        if low:
+            whose.append(one)
+    if slower:
+        said = cut_list(
+            (f"{name}: {mbps / 1000:g} Gb/s" for name, mbps in sorted(slower.items())), _MANY_SHOWN
+        )
+        yield Compared(
+            "hca-speeds-differ", job.who(whose), f"{said}; others: {fastest / 1000:g} Gb/s"
+        )
+
+
+def _interface(job: _Job) -> Iterator[Compared]:
+    if len(job.hosts) < 2:
+        return
+    local = [
+        one for _, one in job.members
+        if one.interface == "lo" or one.interface.startswith(_LOCAL_INTERFACES[1:])
+    ]  # fmt: skip
+    if local:
+        names = ", ".join(sorted({one.interface for one in local}))
+        yield Compared("bootstrap-interface", job.who(local), names)
+
+
+def _versions(job: _Job) -> Iterator[Compared]:
+    by_version: dict[str, list[ProcessLog]] = defaultdict(list)
+    for _, one in job.members:
+        if one.version:
+            by_version[f"{one.library} {one.version}"].append(one)
+    ranks = [one.rank for members in by_version.values() for one in members]
+    # A rank that is there twice is of another run: then the versions need not have met.
+    if len(by_version) < 2 or None in ranks or len(set(ranks)) < len(ranks):
+        return
+    ordered = sorted(by_version.items(), key=lambda item: -len(item[1]))
+    words = ", ".join(f"{name}: {len(members)}" for name, members in ordered[:_MANY_SHOWN])
+    others = [one for _, members in ordered[1:] for one in members]
+    yield Compared("versions-differ", job.who(others), f"processes by version: {words}")
+
+
+def _environment(job: _Job) -> Iterator[Compared]:
+    told = [one for _, one in job.members if one.environment]
+    names = sorted({name for one in told for name in one.environment} - _OF_PROCESS)
+    differing, others = [], []
+    for name in names:
+        values = Counter(one.environment.get(name) for one in told)
+        if len(values) < 2:
+            continue
+        usual = values.most_common(1)[0][0]
+        words = (
+            f"{'not set' if value is None else value[:40] or 'empty'}: {count}"
+            for value, count in values.most_common()
+        )
+        differing.append(f"{name} ({cut_list(words, _MANY_SHOWN)})")
+        others += [one for one in told if one.environment.get(name) != usual]
+    if differing:
+        yield Compared("environment-differs", job.who(others), cut_list(differing, _MANY_SHOWN))
+
+
+def _init(job: _Job) -> Iterator[Compared]:
+    """Find communicators that some ranks began; they are told apart by their id."""
+    if job.partial:
+        return
+    comms: dict[str, list[tuple[Identity, ProcessLog, bool]]] = defaultdict(list)
+    sizes: dict[str, int] = {}
+    began: dict[str, set[int]] = defaultdict(set)
+    for who, process in job.members:
+        for comm in process.comms.values():
+            if comm.started and comm.id:
+                comms[comm.id].append((who, process, comm.completed or comm.ended))
+                sizes[comm.id] = comm.nranks
+                began[comm.id].add(comm.rank)
+    for name, members in comms.items():
+        stuck = [process for _, process, done in members if not done]
+        if not stuck:
+            continue
+        nranks = sizes[name]
+        missing = [rank for rank in range(min(nranks, 1 << 20)) if rank not in began[name]]
+        detail = f"{len(stuck)} of {nranks} ranks of communicator {name}"
+        if missing and 2 * len(missing) <= nranks:
+            those = cut_list((str(rank) for rank in missing), _MANY_SHOWN)
+            detail += f"; no line says that rank {those} began"
+        elif not missing:
+            detail += "; all ranks began"
+        yield Compared("init-incomplete", job.who(stuck), detail)
+        return  # the first one; those after it need not mean more
+
+
+def _init_time(job: _Job) -> Iterator[Compared]:
+    timed = [(who, one) for who, one in job.members if one.init is not None]
+    slow = [(who, one) for who, one in timed if one.init and one.init.total_s > _INIT_SLOW_S]
+    if not slow:
+        return
+    longest = max(one.init.total_s for _, one in slow if one.init)
+    detail = f"up to {longest:.1f} s"
+    waits = [
+        (one.init.bootstrap_s, who)
+        for who, one in timed
+        if one.init and one.init.bootstrap_s is not None
+    ]
+    if len(waits) > 1:
+        least, last = min(waits, key=lambda wait: wait[0])
+        most = max(wait for wait, _ in waits)
+        if most - least > _INIT_SLOW_S / 2:
+            detail += (
+                f"; {last.name} met the others last: its bootstrap took {least:.1f} s, others' up "
+                f"to {most:.1f} s"
+            )
+    yield Compared("init-slow", tuple(who for who, _ in slow), detail)
+
+
+def _nvls(job: _Job) -> Iterator[Compared]:
+    known = [one for _, one in job.members if one.nvls is not None]
+    without = [one for one in known if not one.nvls]
+    if without and len(without) < len(known):
+        yield Compared("nvls-differs", job.who(without), f"{len(without)} of {len(known)} cannot")
+
+
+def _behind(job: _Job) -> Iterator[Compared]:
+    groups: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for (at, group), counts in job.log.work.items():
+        groups[group].append((counts.enqueued, at))
+    for group, enqueued in sorted(groups.items()):
+        least, most = min(enqueued)[0], max(enqueued)[0]
+        behind = [at for count, at in enqueued if count == least]
+        if least < 0 or least == most or 2 * len(behind) > len(enqueued):
+            continue
+        who = job.identities.distinct(behind)
+        of_group = f" of {group}" if group else ""
+        yield Compared(
+            "rank-behind",
+            tuple(who),
+            f"{said_names(who)} enqueued {least} collectives{of_group}, others {most}",
+        )
+
+
+def _communicators(job: _Job) -> Iterator[Compared]:
+    many = [one for _, one in job.members if one.comms_made > COMMUNICATORS_MANY]
+    if many:
+        most = max(one.comms_made for one in many)
+        yield Compared("many-communicators", job.who(many), f"up to {most} in one process")

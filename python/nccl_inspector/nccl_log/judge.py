@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a log says in the end: the first error, all findings, and the facts."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, floor
+
+from nccl_inspector.model.card import CRITICAL, SEVERITIES, Severity
+from nccl_inspector.model.wording import cut_list, elapsed, number
+from nccl_inspector.nccl_log.catalogue import LogRule, Role, Scope, load_catalogue, shape_of
+from nccl_inspector.nccl_log.compare import compare
+from nccl_inspector.nccl_log.identities import Identities, Identity, said_hosts, said_names
+from nccl_inspector.nccl_log.process_log import Comm, ProcessLog
+from nccl_inspector.nccl_log.reader import Hits, Log, Quote
+
+NAMES_MAX = 64  # of processes in one finding
+FACT_VALUES_MAX = 6
+_TIES_SHOWN = 4
+_ROLES = (Role.ERROR, Role.SYMPTOM, Role.SETTING, Role.CONSEQUENCE)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFinding:
+    """A rule that fits lines of the log, or the facts of its processes."""
+
+    rule: LogRule
+    severity: Severity
+    who: str  # as text
+    names: tuple[str, ...]  # the first NAMES_MAX of the processes
+    processes: int
+    lines: int  # 0: no single line says it
+    detail: str
+    quote: Quote | None
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstError:
+    """The first error of all, and what came after it.
+
+    `certain` is False if not all errors have a time, so that another one may have been earlier.
+    """
+
+    rule: LogRule
+    who: str
+    time_s: float | None
+    quote: Quote
+    followers: int
+    within_s: float | None  # how long after it the last of them came; None: not known
+    certain: bool
+
+
+def said_followers(count: int, within_s: float | None) -> str:
+    """Return `; 63 other processes followed within 2 s`; empty if nobody did."""
+    if not count:
+        return ""
+    words = f"; {number(count, 'other process')} followed"
+    if within_s is None:
+        return words
+    return f"{words} within {elapsed(within_s) if within_s > 60 else f'{ceil(within_s) or 1} s'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A property of processes: each value with how many have it, the most frequent first."""
+
+    name: str
+    values: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogReport:
+    """Everything that can be said of a log."""
+
+    files: int
+    bytes: int
+    lines: int
+    processes: int
+    hosts: tuple[str, ...]
+    first: FirstError | None
+    findings: tuple[LogFinding, ...]
+    facts: tuple[Fact, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def worst(self) -> Severity | None:
+        """The severity of the worst finding; None: there is none."""
+        return max((one.severity for one in self.findings), key=SEVERITIES.index, default=None)
+
+
+def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> LogReport:
+    """Return the report; `own_files` and `partial` say how it was read (reader.py, compare.py)."""
+    identities = Identities(log.processes, own_files=own_files)
+    first = _first_error(log, identities)
+    found = [*_matched(log, identities), *_compared(log, identities, partial)]
+    order = sorted(found, key=lambda one: _place(one, first))
+    real = {identities.leader(at) for at, one in enumerate(log.processes) if one.pid is not None}
+    everybody = identities.leaders()
+    return LogReport(
+        log.files,
+        log.bytes,
+        log.lines,
+        len(real) or len(everybody),
+        identities.hosts,
+        first,
+        tuple(order),
+        tuple(_facts(log, real)),
+        tuple(_notes(log)),
+    )
+
+
+def _place(one: LogFinding, first: FirstError | None) -> tuple[int, int, int]:
+    """Return the place of a finding: the first error, then the worst, causes before settings."""
+    is_first = first is not None and one.rule.id == first.rule.id
+    return (0 if is_first else 1, -SEVERITIES.index(one.severity), _ROLES.index(one.rule.role))
+
+
+# The first error.
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    time_s: float | None
+    order: int
+    writer: int
+    hits: Hits
+
+
+def _events(log: Log, roles: Iterable[Role]) -> list[_Event]:
+    wanted = set(roles)
+    return [
+        _Event(time_s, order, writer, hits)
+        for hits in log.hits.values()
+        if hits.rule.role in wanted
+        and (hits.rule.severity is CRITICAL or hits.rule.role is Role.CONSEQUENCE)
+        for writer, (time_s, order) in hits.first.items()
+    ]
+
+
+def _first_error(log: Log, identities: Identities) -> FirstError | None:
+    """Return the first critical error; None: there is none, or nothing tells which one it is."""
+    errors = _events(log, [Role.ERROR])
+    timed = [one for one in errors if one.time_s is not None]
+    if log.files == 1 and len(timed) < len(errors):
+        # The lines of one file are in the order in which they were written.
+        first = min(errors, key=lambda one: one.order)
+    elif timed:
+        first = min(timed, key=lambda one: (one.time_s, one.order))
+    else:
+        whose = {identities.leader(one.writer) for one in errors}
+        if len(whose) != 1:
+            return None
+        first = errors[0]
+    ties = [
+        one for one in errors
+        if one.time_s is not None and first.time_s is not None and _same_moment(one, first)
+    ]  # fmt: skip
+    same = identities.distinct([first.writer, *(one.writer for one in ties)])
+    who = " or ".join(one.name for one in same[:_TIES_SHOWN])
+    if len(same) > _TIES_SHOWN:
+        who = f"one of {number(len(same), 'process')}"
+    quote = _quote_of(first)
+    if quote is None:
+        return None
+    followers, within_s = _followers(log, identities, first, {one.name for one in same})
+    return FirstError(
+        first.hits.rule, who, first.time_s, quote, followers, within_s,
+        len(timed) == len(errors) or log.files == 1,
+    )  # fmt: skip
+
+
+def _same_moment(one: _Event, first: _Event) -> bool:
+    """Tell whether two times cannot be put in order: they are whole seconds, and equal."""
+    if one.hits is not first.hits and one.writer == first.writer:
+        return False
+    time_s, first_s = one.time_s or 0.0, first.time_s or 0.0
+    if time_s == first_s:
+        return True
+    return floor(time_s) == floor(first_s) and (time_s.is_integer() or first_s.is_integer())
+
+
+def _quote_of(event: _Event) -> Quote | None:
+    hits = event.hits
+    kept = [*hits.quotes, *([hits.earliest] if hits.earliest else [])]
+    own = [one for one in kept if one.process == event.writer]
+    return next(iter(own or kept), None)
+
+
+def _followers(
+    log: Log, identities: Identities, first: _Event, known: set[str]
+) -> tuple[int, float | None]:
+    """Return how many other processes wrote of trouble after it, and within how many seconds."""
+    times: dict[str, float | None] = {}
+    for event in _events(log, [Role.ERROR, Role.SYMPTOM, Role.CONSEQUENCE]):
+        name = identities.of(event.writer).name
+        if name in known:
+            continue
+        last = times.setdefault(name, event.time_s)
+        if event.time_s is not None and (last is None or event.time_s < last):
+            times[name] = event.time_s
+    late = [time_s for time_s in times.values() if time_s is not None]
+    if first.time_s is None or len(late) < len(times) or not late:
+        return len(times), None
+    return len(times), max(late) - first.time_s
+
+
+# Findings.
+
+
+def _said_who(rule: LogRule, found: Sequence[Identity]) -> str:
+    return said_hosts(found) if rule.scope is Scope.NODE else said_names(found)
+
+
+def _matched(log: Log, identities: Identities) -> Iterator[LogFinding]:
+    for hits in log.hits.values():
+        who = identities.distinct(hits.first)
+        quote = _shown(hits)
+        yield LogFinding(
+            hits.rule,
+            hits.rule.severity,
+            _said_who(hits.rule, who),
+            tuple(one.name for one in who[:NAMES_MAX]),
+            len(who),
+            hits.count,
+            _variety(hits),
+            quote,
+            hits.rule.action,
+        )
+
+
+def _variety(hits: Hits) -> str:
+    """Return other texts of a rule, such as other variables, if they differ in more than digits."""
+    shown = _shown(hits)
+    if shown is None or (hits.rule.role is not Role.SETTING and hits.rule.known != "level"):
+        return ""
+    texts = {shape_of(one.record.message): one.record.message for one in hits.quotes}
+    texts.pop(shape_of(shown.record.message), None)
+    words = (f"`{text[:80].decode('utf-8', 'replace')}`" for text in texts.values())
+    return f"also: {cut_list(words, 3)}" if texts else ""
+
+
+def _shown(hits: Hits) -> Quote | None:
+    """Return the line that stands for all."""
+    return hits.earliest or next(iter(hits.quotes), None)
+
+
+def _compared(log: Log, identities: Identities, partial: bool) -> Iterator[LogFinding]:
+    rules = load_catalogue().rules
+    for one in compare(log, identities, partial=partial):
+        rule = rules[one.rule]
+        yield LogFinding(
+            rule,
+            one.severity or rule.severity,
+            _said_who(rule, one.who),
+            tuple(who.name for who in one.who[:NAMES_MAX]),
+            len(one.who),
+            0,
+            one.detail,
+            None,
+            rule.action,
+        )
+
+
+# Facts.
+
+
+def _fact(name: str, values: Iterable[str]) -> Iterator[Fact]:
+    counts = Counter(value for value in values if value)
+    if counts:
+        yield Fact(name, tuple(counts.most_common(FACT_VALUES_MAX)))
+
+
+def _yes(value: bool | None) -> str:
+    return "" if value is None else "on" if value else "off"
+
+
+def _gpu_direct(process: ProcessLog) -> str:
+    if process.gdr_adapters:
+        return _yes(all(process.gdr_adapters.values()))
+    return _yes(process.gdr_rings)
+
+
+def _facts(log: Log, chosen: Iterable[int]) -> Iterator[Fact]:
+    members = [log.processes[at] for at in sorted(chosen)]
+    yield from _fact("library", (f"{one.library} {one.version}" for one in members if one.version))
+    yield from _fact("CUDA driver", (one.driver for one in members))
+    yield from _fact("network", (one.network for one in members))
+    yield from _fact(
+        "adapters",
+        (
+            f"{len(one.hcas)} ({'/'.join(sorted(set(one.hcas.values())))})"
+            for one in members
+            if one.hcas and not one.hcas_cut
+        ),
+    )
+    on_adapters = [one for one in members if one.network != "Socket"]
+    yield from _fact("GPUDirect RDMA", (_gpu_direct(one) for one in on_adapters))
+    yield from _fact("NVLS", (_yes(one.nvls) for one in members))
+    yield from _fact("CollNet (SHARP)", (one.collnet for one in members))
+    yield from _fact("interface", (one.interface for one in members))
+    channels = Counter(log.ways)
+    for one in members:
+        channels.update(one.ways)
+    channels += Counter()  # without zeros
+    if channels:
+        yield Fact("channels", tuple(channels.most_common(FACT_VALUES_MAX)))
+    yield from _fact("largest communicator", (_shape(one.comms.values()) for one in members))
+    timed = [one.init.total_s for one in members if one.init is not None]
+    if timed:
+        yield from _fact("set-up", [f"{max(timed):.2f} s (longest)"])
+    variables = Counter(
+        f"{name}={value}" for one in members for name, value in one.environment.items()
+    )
+    for words, count in variables.most_common(16):
+        yield Fact("environment", ((words, count),))
+
+
+def _shape(comms: Iterable[Comm]) -> str:
+    largest = max(comms, key=lambda one: one.nranks, default=None)
+    if largest is None:
+        return ""
+    on = f" on {number(largest.nodes, 'node')}" if largest.nodes else ""
+    return f"{number(largest.nranks, 'rank')}{on}"
+
+
+def _notes(log: Log) -> Iterator[str]:
+    yield from log.notes
+    if log.cut:
+        lines = number(log.cut, "line")
+        yield f"{lines} as long as NCCL up to 2.28.9 cuts them: their end is missing"
+    for why, count in sorted(log.skipped.items()):
+        yield f"not looked at: {count:,} {why}"

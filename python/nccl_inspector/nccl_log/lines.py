@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find NCCL's and PyTorch's lines in text of any kind, and take their heads apart.
+
+The text is the user's: any bytes, endless lines, prefixes of `srun --label` and torchrun, lines of
+several processes written into each other. Nothing here takes more time for a line than its length
+says, and nothing keeps more of it than `MESSAGE_BYTES_MAX`.
+
+    [time ]host:pid:tid [gpu] NCCL INFO message
+    [time ]host:pid:tid [gpu] file:line NCCL WARN message
+    [time ]host:pid:tid [gpu] file:line (func) NCCL WARN message     (2.30.7 and later)
+    NCCL version 2.30.7+cuda13.0
+    [rank3]:[E1125 10:11:12.123456 ProcessGroupNCCL.cpp:632] message
+"""
+
+import re
+from calendar import timegm
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from nccl_inspector.nccl_log.record import Level
+
+MESSAGE_BYTES_MAX = 4096  # of a message only this much is looked at
+HEAD_BYTES_MAX = 640  # of what comes before a message
+# NCCL up to 2.28.9 cuts a line here, its end included.
+NCCL_LINE_BYTES = 1023
+_LINE_BYTES_MAX = 1 << 16  # a longer line is taken apart in the middle
+
+# Lines that may be most of a log and say nothing of a single process that is used here; the ways
+# of channels are counted in whole blocks (COUNTED_WAYS).
+_QUIET = (
+    rb"(?!(?:AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|AlltoAll|AllToAll|Gather|Scatter|Send"
+    rb"|Recv|AllGatherV): |Ring |Trees |Tree |Pattern |\[Proxy "
+    rb"|Channel [^\r\n]{0,80}? via (?:P2P/|NET/IB/[0-9()]{1,12}/GDRDMA))"
+)
+# All alternatives begin with the same letters, so that a search for them passes over other text
+# at the speed of memory.
+MARK: Final = re.compile(
+    rb"CCL (?:INFO " + _QUIET + rb"([^\r\n]{0,4096})"
+    rb"|(WARN|ATTN|ERROR|DIAG|version) ?([^\r\n]{0,4096}))"
+    rb"|CCL\.cpp:\d{1,6}\] ([^\r\n]{0,4096})"
+    rb"|CCL error in: ?([^\r\n]{0,4096})"
+)
+# The second head in one line: two processes wrote into each other.
+_SECOND = re.compile(rb" (?=NCCL (?:INFO|WARN|ATTN|ERROR) )")
+COUNTED_WAYS: Final = {
+    "P2P/CUMEM": b" via P2P/CUMEM",
+    "P2P/IPC": b" via P2P/IPC",
+    "P2P/direct pointer": b" via P2P/direct pointer",
+    "P2P/MNNVL": b" via P2P/MNNVL",
+    "P2P/indirect": b" via P2P/indirect",
+    "NET/IB/GDRDMA": b"/GDRDMA",
+}
+LAST_ERROR: Final = b"Last error:"  # PyTorch repeats NCCL's last warning in the next line
+
+TIME: Final = re.compile(rb"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
+# glog: severity, month and day, time.
+_GLOG = re.compile(rb"[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))? ")
+# torchrun also writes [default3]:, with the worker's number on its node: that is not its rank.
+_TORCH_RANK = re.compile(rb"\[rank(\d{1,6})\]:")
+_RANK_WORD = re.compile(rb"\[?\bRank (\d{1,6})\]")
+_LABEL = re.compile(rb"\s{0,8}(\d{1,6}): ")
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_SITE = re.compile(rb"[\w./+-]{1,200}:\d{1,6}")
+
+LEVELS: Final = {
+    b"INFO": Level.INFO,
+    b"WARN": Level.WARN,
+    b"ATTN": Level.ATTN,
+    b"ERROR": Level.ERROR,
+    b"DIAG": Level.DIAG,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What stands before a message; `label` is the prefix of a task or of torchrun's worker."""
+
+    time_s: float | None = None
+    host: str = ""
+    pid: int | None = None
+    label: int | None = None
+    site: str = ""
+    start: int = 0  # where NCCL's own line begins in the head
+
+
+def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the text in blocks of whole lines; only a very long line may be divided."""
+    rest = b""
+    for chunk in chunks:
+        data = rest + chunk if rest else chunk
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) <= _LINE_BYTES_MAX:
+            rest = data
+            continue
+        if len(data) - end > _LINE_BYTES_MAX:
+            end = len(data)
+        yield data[:end]
+        rest = data[end:]
+    if rest:
+        yield rest
+
+
+def _seconds(parts: tuple[bytes, ...], fraction: bytes | None) -> float | None:
+    year, month, day, hour, minute, second = (int(part) for part in parts)
+    if not (year and 1 <= month <= 12 and 1 <= day <= 31):
+        return None
+    if hour > 23 or minute > 59 or second > 61:
+        return None
+    whole = timegm((year, month, day, hour, minute, second))
+    return whole + (float(b"0." + fraction) if fraction else 0.0)
+
+
+def time_of(text: bytes) -> float | None:
+    """Return the first time in a text; None: there is none."""
+    match = TIME.search(text)
+    return None if match is None else seconds_of(match)
+
+
+def seconds_of(match: re.Match[bytes]) -> float | None:
+    """Return the time that TIME has found; None: there is no such day or hour."""
+    *parts, fraction = match.groups()
+    return _seconds(tuple(parts), fraction)
+
+
+def _from_address(word: bytes) -> tuple[str, int] | None:
+    """Return host and pid of `host:pid:tid`, perhaps with something glued before it."""
+    parts = word.rsplit(b":", 2)
+    if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit() and len(parts[1]) <= 10):
+        return None
+    host = parts[0].rpartition(b":")[2].rpartition(b"]")[2].decode("ascii", "replace")
+    return (host, int(parts[1])) if _HOST.fullmatch(host) else None
+
+
+def parse_head(head: bytes) -> Head:
+    """Return what the head of a line of NCCL's says; `head` ends where `NCCL` begins."""
+    words = head.split()
+    at = len(words) - 1
+    site = ""
+    if at >= 0 and words[at].startswith(b"(") and words[at].endswith(b")"):
+        at -= 1
+    if at >= 0 and _SITE.fullmatch(words[at]) and _from_address(words[at]) is None:
+        site = words[at].decode("ascii", "replace")
+        at -= 1
+    if at >= 0 and words[at].startswith(b"[") and words[at].endswith(b"]"):
+        at -= 1
+    found = _from_address(words[at]) if at >= 0 else None
+    if found is None:
+        return Head(time_of(head), label=label_of(head), site=site)
+    host, pid = found
+    start = head.rfind(host.encode() + b":")
+    before = head[:start]
+    return Head(time_of(before), host, pid, label_of(before), site, start)
+
+
+def label_of(head: bytes) -> int | None:
+    """Return the number of the task or worker that a launcher put before a line."""
+    match = _LABEL.match(head) or _TORCH_RANK.search(head)
+    return int(match[1]) if match else None
+
+
+def parse_torch_head(head: bytes, message: bytes, year: int | None) -> Head:
+    """Return what a line of PyTorch's says; its times have no year."""
+    match = _TORCH_RANK.search(head)
+    said = match or _RANK_WORD.search(message)
+    clock = _GLOG.search(head)
+    time_s = None
+    if clock and year:
+        *parts, fraction = clock.groups()
+        time_s = _seconds((b"%d" % year, *parts), fraction)
+    return Head(time_s, label=int(said[1]) if said else None)
+
+
+def divide(message: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """Return the rest of a message that another process wrote into: its own part, then the other's.
+
+    The other's part is its head and its text from `NCCL` on. None: nobody wrote into it.
+    """
+    match = _SECOND.search(message)
+    if match is None:
+        return None
+    words = message[: match.start()].split(b" ")
+    at = next(
+        (at for at in range(len(words) - 1, max(-1, len(words) - 6), -1)
+         if _from_address(words[at]) is not None),
+        None,
+    )  # fmt: skip
+    if at is None:
+        return None
+    head = b" ".join(words[at:]) + b" "
+    own = b" ".join(words[:at])
+    return own, head, message[match.end() :]

@@ -1,0 +1,68 @@
+"""Logs of NCCL: read, compared over the processes, told as text and JSON, and in a report."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from nccl_inspector.nccl_log.judge import judge_log
+from nccl_inspector.nccl_log.reader import LogReader
+from nccl_inspector.render.log_text import exit_code, log_json, render_log
+from nccl_inspector.report.nccl_words import from_json, to_json, words_of
+from tests.fuzzers import mutation
+from tests.fuzzers.forms import check_text, expect
+from tests.fuzzers.summary import Report
+from tests.fuzzers.target import Budget, Run, Target
+from tests.support.repository import REPO
+
+_CHUNK = 1 << 16
+_COLUMNS = 80
+_LOGS = REPO / "tests" / "unit" / "nccl_log"
+# What lines begin with, or what a rule looks for; a run comes behind one.
+_MARKS = (b"NCCL INFO ", b"NCCL WARN ", b" via ", b"[", b":", b"comm 0x", b"Using ", b"rank ")
+
+
+@cache
+def _seeds() -> list[bytes]:
+    logs = [path.read_bytes() for path in sorted((_LOGS / "logs").glob("*.log"))]
+    rows = (_LOGS / "lines.tsv").read_bytes().splitlines()
+    return [*logs, b"\n".join(row.split(b"\t")[2] for row in rows if not row.startswith(b"#"))]
+
+
+def prepare(place: Path) -> Run:
+    """Return what reads a log, and tells of it in each form."""
+    of_job = Report(place, lean=True)
+
+    def run(data: bytes) -> str:
+        reader = LogReader()
+        reader.read("job.out", (data[at : at + _CHUNK] for at in range(0, len(data), _CHUNK)), 2026)
+        report = judge_log(reader.log)
+        for everything in (False, True):
+            text = render_log(report, _COLUMNS, everything=everything, colour=False)
+            check_text("logs", text)
+            expect(max(map(len, text.splitlines())) <= _COLUMNS, "logs", "a line that is too long")
+        expect(json.loads(log_json(report))["format"] == 1, "logs --json", "no format")
+        words = words_of(report)
+        expect(from_json(json.loads(json.dumps(to_json(words)))) == words, "words", "not the same")
+        of_job.said(replace(of_job.given, words=words))
+        rules = sorted(one.rule.id for one in report.findings)
+        return f"{exit_code(report)} {rules} {report.first is not None} {len(report.facts)} facts"
+
+    return run
+
+
+def mutate(chance: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
+    """Return another log; often with long runs behind what a pattern begins with."""
+    found = mutation.several(chance, data, corpus, mutation.TEXT)
+    if chance.random() < 0.3:
+        mark = chance.choice(_MARKS)
+        run = chance.choice((b"1 ", b"0", b" ", b"[", b"a", b"NCCL ", b"n:1:1 ", mark)) * 4000
+        at = found.find(mark, chance.randrange(len(found) + 1))
+        place = at + len(mark) if at >= 0 else 0
+        found = found[:place] + run + found[place:]
+    return found
+
+
+TARGET = Target("logs", _seeds, mutate, prepare, Budget(cpu_s=0.2), most_bytes=1 << 20)
