@@ -42,6 +42,8 @@ static const struct {
 	{ "host_time", offsetof(struct settings, host_time) },
 	{ "broadcasts", offsetof(struct settings, broadcasts) },
 	{ "net", offsetof(struct settings, net) },
+	{ "fr", offsetof(struct settings, fr) },
+	{ "fr_pipe", offsetof(struct settings, fr_pipe) },
 	{ "deny_nccl", offsetof(struct settings, deny_nccl) },
 	{ "budget", offsetof(struct settings, budget_millipercent) },
 	{ "profiler", offsetof(struct settings, profiler) },

@@ -26,7 +26,7 @@ SPANK_PLUGIN(nccl_inspector, 1)
 #define PREFIX "nccl-inspector: "
 #define SLURM_NO_VAL 0xfffffffeu
 #define SLURM_BATCH_STEP 0xfffffffbu
-#define ENV_BUF_BYTES 2048 /* longer than all values that we set or accept */
+#define ENV_BUF_BYTES 4096 /* longer than all values that we set or accept */
 
 #define WISH_VARIABLE "SLURM_NCCL_INSPECTOR"
 /* sbatch and salloc leave the option here for srun inside the job. Slurm 22.05 does not pass the
@@ -339,6 +339,7 @@ static void find_place(spank_t spank, struct taskenv_job *job)
 	job->first_node = spank_get_item(spank, S_JOB_NODEID, &node) != ESPANK_SUCCESS || !node;
 	job->batch_step = spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
 	                  step == SLURM_BATCH_STEP;
+	job->step = step;
 	if (spank_get_item(spank, S_JOB_ARRAY_ID, &job->array_id) == ESPANK_SUCCESS &&
 	    spank_get_item(spank, S_JOB_ARRAY_TASK_ID, &task) == ESPANK_SUCCESS &&
 	    task < SLURM_NO_VAL)

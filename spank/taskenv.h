@@ -15,8 +15,8 @@
 #include "settings.h"
 
 #define TASKENV_MARKER "NCCL_INSPECTOR_SET_BY_SLURM"
-#define TASKENV_VARIABLES 20u     /* without the marker */
-#define TASKENV_VALUE_BYTES 1280u /* of a value that we set, with its NUL */
+#define TASKENV_VARIABLES 28u     /* without the marker */
+#define TASKENV_VALUE_BYTES 2048u /* of a value that we set, with its NUL */
 #define TASKENV_PATH_BYTES (SETTINGS_TEXT_BYTES + 32u)
 
 #define TASKENV_NO_ARRAY UINT32_MAX
@@ -27,6 +27,7 @@ struct taskenv_job {
 	uint32_t id;
 	bool first_node;
 	bool batch_step;
+	uint32_t step;
 	uint32_t array_id;   /* the job id of the array: 810 in 810_3 */
 	uint32_t array_task; /* TASKENV_NO_ARRAY: the job is no task of an array */
 };

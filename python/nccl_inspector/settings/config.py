@@ -73,6 +73,8 @@ class Config:
     host_time: bool
     broadcasts: bool
     net: str
+    fr: bool
+    fr_pipe: bool
     deny_nccl: str
     budget_percent: float
     profiler: Path

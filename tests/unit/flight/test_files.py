@@ -181,8 +181,10 @@ def test_a_hostile_dump_is_refused_and_nothing_in_it_runs(tmp_path: Path, kind: 
 
 def test_control_characters_are_shown_as_question_marks(tmp_path: Path) -> None:
     evil = "\x1b[2J\r\n\u202eevil"
-    fields: dict[str, Any] = {"profiling_name": f"nccl:all_reduce{evil}", "state": "started", "desc": evil,
-              "frames": [{"name": evil, "filename": f"/x{evil}.py", "line": 1}]}  # fmt: skip
+    fields: dict[str, Any] = {
+        "profiling_name": f"nccl:all_reduce{evil}", "state": "started", "desc": evil,
+        "frames": [{"name": evil, "filename": f"/x{evil}.py", "line": 1}],
+    }  # fmt: skip
     write(tmp_path, {rank: dump([entry(0, 1, **fields)], {"0": [0, 1]}) for rank in range(2)})
     for option in ((), ("--json",)):
         done = run("flight", *option, str(tmp_path))
