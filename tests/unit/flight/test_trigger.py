@@ -4,6 +4,7 @@
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_a_pipe_that_nobody_reads_or_that_is_full_is_not_waited_for(
 ) -> None:
     os.mkfifo(raw / "fr_0_rank_1.pipe")
     writing = os.open(raw / "fr_nccl_0_rank_3.pipe", os.O_WRONLY | os.O_NONBLOCK)
-    with pytest.raises(BlockingIOError):
+    with suppress(BlockingIOError):
         while True:
             os.write(writing, bytes(4096))
     begin_s = time.monotonic()
