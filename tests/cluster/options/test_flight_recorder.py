@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`fr` and `fr_pipe`: what tasks get, and a dump that is asked for while the job runs."""
 
-import os
 import pickle
 from pathlib import Path
 
 import pytest
 
 from tests.sandbox import JOB_USER, Cluster, wait_until
-from tests.support.command_line import run
+from tests.support.command_line import COMMAND
 from tests.support.flight_dumps import dump, entry
+from tests.support.repository import PYTHON_DIR
 from tests.support.sandbox import jobs
 
 ENVIRONMENT = "env | grep ^TORCH | sort; exit 0"
@@ -52,13 +52,18 @@ def test_a_running_job_is_asked_for_its_dumps(healthy_cluster: Cluster, tmp_path
     dumped.write_bytes(pickle.dumps(waiting))
     program.write_text(RECORDER)
     for path in (tmp_path, *tmp_path.parents):
-        os.chmod(path, path.stat().st_mode | 0o755)
+        path.chmod(path.stat().st_mode | 0o755)
     job_id = jobs.submit(
         cluster, "-N1", "-n2", "--nccl-inspector=prom,fr,fr_pipe",
         script=f"srun python3 {program} {dumped}; ls nccl-inspector-$SLURM_JOB_ID.0-fr-rank_*",
     )  # fmt: skip
-    ask = ("flight", "--dump", "--job", str(job_id), "--run-dir", str(cluster.run_dir))
-    wait_until(lambda: "asked 2 processes" in run(*ask).stdout, 30)
+    command = ["env", f"PYTHONPATH={PYTHON_DIR}", *COMMAND, "flight", "--dump", "--job"]
+    wait_until(
+        lambda: any("asked 2 processes" in node.run([*command, str(job_id)]).stdout
+                    for node in cluster.nodes.values()),
+        60,
+        "two pipes",
+    )  # fmt: skip
     assert cluster.wait_for_job(job_id).state == "COMPLETED"
     names = jobs.output(cluster, job_id).split()
     assert names == [f"nccl-inspector-{job_id}.0-fr-rank_{rank}" for rank in range(2)]

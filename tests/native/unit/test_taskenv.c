@@ -210,16 +210,14 @@ static void test_flight_recorder(void)
 	ok(has("TORCH_FR_DUMP_TEMP_FILE", "nccl-inspector-42.3-fr-rank_") &&
 	       has("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "nccl-inspector-42.3-fr-rank_") &&
 	       has("TORCHCOMM_FR_DUMP_TEMP_FILE", "nccl-inspector-42.3-fr-rank_") &&
-	       has("TORCH_FR_BUFFER_SIZE", "2000") &&
-	       has("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000") &&
+	       has("TORCH_FR_BUFFER_SIZE", "2000") && has("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000") &&
 	       has("TORCH_NCCL_DUMP_ON_TIMEOUT", "1") &&
 	       has("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", NULL) &&
 	       has("TORCH_FR_DEBUG_INFO_PIPE_FILE", NULL),
 	   "fr gives each step's dumps a name, and makes no pipe");
 	settings.fr_pipe = 1;
 	step(MODE_PROM, 42);
-	ok(has("TORCH_FR_DEBUG_INFO_PIPE_FILE",
-	       "/run/nccl-inspector/jobs/42/raw/fr_3_rank_") &&
+	ok(has("TORCH_FR_DEBUG_INFO_PIPE_FILE", "/run/nccl-inspector/jobs/42/raw/fr_3_rank_") &&
 	       has("TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
 	           "/run/nccl-inspector/jobs/42/raw/fr_nccl_3_rank_"),
 	   "fr_pipe has a pipe of its own for each backend and step");
