@@ -23,6 +23,7 @@ _OLDER_S = 3600
 # PyTorch adds the rank to the prefix that it was given.
 _NAME = re.compile(r"(?P<stem>.*?(?P<rank>[0-9]{1,9}))(?P<json>\.json)?(?:\.pickle|\.pkl|\.pt)?")
 _NOT_REGULAR = "it is no regular file"
+_FOREIGN = "it is not the job's user's"
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -71,7 +72,7 @@ def _listed(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def _stamped(path: Path) -> DumpFile | Refusal:
+def _stamped(path: Path, uid: int | None) -> DumpFile | Refusal:
     match = _named(path)
     if match is None:
         return Refusal(path, None, "its name does not end in the number of a rank")
@@ -82,6 +83,8 @@ def _stamped(path: Path) -> DumpFile | Refusal:
         return Refusal(path, rank, os.strerror(err.errno or 0))
     if not stat.S_ISREG(status.st_mode):
         return Refusal(path, rank, _NOT_REGULAR)
+    if uid is not None and status.st_uid != uid:
+        return Refusal(path, None, _FOREIGN)
     return DumpFile(path, rank, bool(match["json"]), status.st_mtime_ns)
 
 
@@ -100,7 +103,7 @@ def _chosen(files: Iterable[DumpFile]) -> list[DumpFile]:
     return sorted(best.values(), key=lambda one: one.rank)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, uid: int | None) -> bytes:
     """Return a dump as JSON; this runs in a child.
 
     Raises:
@@ -111,6 +114,8 @@ def _read(path: Path) -> bytes:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise RefusedError("not_regular", _NOT_REGULAR)
+    if uid is not None and status.st_uid != uid:
+        raise RefusedError("wrong_owner", _FOREIGN)
     if status.st_size > BYTES_MAX:
         raise RefusedError("too_big", f"it has more than {BYTES_MAX >> 20} MiB")
     with os.fdopen(fd, "rb") as stream:
@@ -122,9 +127,14 @@ def _reason(err: RefusedError) -> str:
 
 
 def read_dumps(
-    paths: Sequence[Path], ranks: int | None = None, limits: Limits | None = None
+    paths: Sequence[Path],
+    ranks: int | None = None,
+    limits: Limits | None = None,
+    uid: int | None = None,
 ) -> Found:
-    """Return the dumps in these files and directories; `ranks` is how many ranks the job has.
+    """Return the dumps in these files and directories.
+
+    `ranks` is how many ranks the job has. `uid`: a dump of another user is refused (None: of none).
 
     Raises:
         InspectorError: a directory cannot be read, or nothing in it has the name of a dump.
@@ -132,7 +142,7 @@ def read_dumps(
     named: list[Path] = []
     for path in paths:
         named += _listed(path) if path.is_dir() else [path]
-    stamped = [_stamped(one) for one in dict.fromkeys(named)]
+    stamped = [_stamped(one, uid) for one in dict.fromkeys(named)]
     refused = [one for one in stamped if isinstance(one, Refusal)]
     files = [one for one in stamped if isinstance(one, DumpFile)]
     if not files and not refused:
@@ -148,7 +158,7 @@ def read_dumps(
     ]  # fmt: skip
     chosen = _chosen([one for one in files if one not in old])
     dumps: dict[int, RankDump] = {}
-    works = [partial(_read, one.path) for one in chosen]
+    works = [partial(_read, one.path, uid) for one in chosen]
     for number, answer in run_limited(works, limits):
         file = chosen[number]
         if isinstance(answer, RefusedError):

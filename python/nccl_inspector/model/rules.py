@@ -376,6 +376,11 @@ _FLIGHT = (
     "group and with which number. "
 )
 
+_IN_REPORT: Final = (
+    "in the report of a job a warning, or information if the job was measured to be healthy; there "
+    "it names nobody, and does not change the verdict"
+)
+
 FLIGHT_NO_DUMP: Final = Rule(
     id=RuleId("flight-no-dump"),
     about=About.FLIGHT,
@@ -385,7 +390,7 @@ FLIGHT_NO_DUMP: Final = Rule(
     "So this rank is the first suspect; the finding does not say what became of it.",
     action="look for an error, a signal or the OOM killer on the rank's node, and for its dump in "
     "another directory",
-    otherwise="warning if no operation waits for the rank",
+    otherwise=f"warning if no operation waits for the rank; {_IN_REPORT}",
 )
 FLIGHT_NOT_CALLED: Final = Rule(
     id=RuleId("flight-not-called"),
@@ -395,6 +400,7 @@ FLIGHT_NOT_CALLED: Final = Rule(
     meaning=f"{_FLIGHT}This rank wrote a dump, so its process lived, and it was in no other "
     "recorded operation. The finding says what the rank called last, and where in the program.",
     action="look at what this rank did after its last call: its stack, its log, its input",
+    otherwise=_IN_REPORT,
 )
 FLIGHT_MISMATCHED: Final = Rule(
     id=RuleId("flight-mismatched"),
@@ -405,6 +411,7 @@ FLIGHT_MISMATCHED: Final = Rule(
     "most ranks called. If there is no majority, the finding names all. The program is at fault, "
     "not a node.",
     action="compare the two places in the program, and the sizes of their tensors",
+    otherwise=_IN_REPORT,
 )
 FLIGHT_DEADLOCK: Final = Rule(
     id=RuleId("flight-deadlock"),
@@ -414,6 +421,7 @@ FLIGHT_DEADLOCK: Final = Rule(
     meaning=f"{_FLIGHT}Each of these ranks is in an operation that another of them has not called, "
     "because it waits in another one. The program is at fault, not a node.",
     action="make all ranks use their process groups, Sends and Recvs in the same order",
+    otherwise=_IN_REPORT,
 )
 FLIGHT_NOT_STARTED: Final = Rule(
     id=RuleId("flight-not-started"),
@@ -423,6 +431,7 @@ FLIGHT_NOT_STARTED: Final = Rule(
     meaning=f"{_FLIGHT}The GPUs of other ranks have started the operation. What this GPU is busy "
     "with was not recorded. Gloo's dumps never say this.",
     action="look at what its GPU was busy with: a kernel, a copy, an XID",
+    otherwise=_IN_REPORT,
 )
 FLIGHT_NOT_ENDED: Final = Rule(
     id=RuleId("flight-not-ended"),
@@ -432,6 +441,7 @@ FLIGHT_NOT_ENDED: Final = Rule(
     meaning=f"{_FLIGHT}They do not say where data got stuck, so the cause is a GPU, a link or the "
     "network, or the operation is only slow.",
     action="look for XIDs, NVLink and port errors on the ranks' nodes, and at the job's report",
+    otherwise=_IN_REPORT,
 )
 FLIGHT_NOT_KNOWN: Final = Rule(
     id=RuleId("flight-not-known"),
@@ -441,6 +451,7 @@ FLIGHT_NOT_KNOWN: Final = Rule(
     meaning=f"{_FLIGHT}Here a dump could not be read, its older records were overwritten, or the "
     "members of the group are not in the dumps (so with Gloo, except for the group of all ranks).",
     action="set TORCH_FR_BUFFER_SIZE to a larger number, so that older calls are kept",
+    otherwise=_IN_REPORT,
 )
 FLIGHT_UNREADABLE: Final = Rule(
     id=RuleId("flight-unreadable"),

@@ -64,6 +64,7 @@ from nccl_inspector.report.figures import (
     sum_transports,
     total_waiting,
 )
+from nccl_inspector.report.flight_words import tell_dumps
 from nccl_inspector.report.job_context import JobContext, with_record
 from nccl_inspector.report.joined_job import Report, build_report
 from nccl_inspector.report.network import describe_network
@@ -404,6 +405,7 @@ def _build(
         cost_min=given.cost_min,
         unseen=port,
     )
+    findings = _sorted([*findings, *tell_dumps(given.dumps, verdict, findings)])
     return Card(
         job=job,
         verdict=verdict,

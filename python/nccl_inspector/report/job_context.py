@@ -13,6 +13,7 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Input, Job, Period
 from nccl_inspector.model.hostlist import expand
 from nccl_inspector.report.announced_paths import AvoidedError, visiting
+from nccl_inspector.report.flight_words import JobDumps, read_job_dumps
 from nccl_inspector.report.output import CPU_S, Output, read_output
 from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm.find_record import find_record
@@ -28,6 +29,7 @@ class JobContext:
     record: JobRecord | None = None
     switches_used: tuple[str, ...] = ()
     readings: Readings | None = None
+    dumps: JobDumps | None = None  # of PyTorch's flight recorder
     inputs: tuple[Input, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict)
     from_boxes: bool = True  # False: the summaries were made from something else
@@ -91,6 +93,18 @@ def _places(config: Config, record: JobRecord | None) -> tuple[str, ...]:
     return () if "" in found else tuple(found)
 
 
+def _dumps(record: JobRecord | None, head: Head) -> JobDumps | None:
+    """Return what the job's flight-recorder dumps say; None: there are none, or root asks."""
+    if record is None or not record.work_dir or os.geteuid() == 0:
+        return None
+    folder = Path(record.work_dir)
+    try:
+        with visiting(head.uid, folder):
+            return read_job_dumps(folder, head.job_id, head.uid)
+    except AvoidedError:
+        return None
+
+
 def gather(head: Head, config: Config, asked: RequestedInputs) -> JobContext:
     """Ask Slurm, and read the job's output; `head` is of one of the job's summaries.
 
@@ -119,7 +133,10 @@ def gather(head: Head, config: Config, asked: RequestedInputs) -> JobContext:
         inputs.append(seen)
     else:
         inputs.append(Input("throughput", "absent"))
+    dumps = _dumps(record, head)
+    if dumps is not None:
+        inputs.append(Input("flight_recorder", "present", dumps.detail))
     return JobContext(
-        record, _places(config, record), readings, tuple(inputs),
+        record, _places(config, record), readings, dumps, tuple(inputs),
         cost_min=config.report_cost_percent / 100,
     )  # fmt: skip
