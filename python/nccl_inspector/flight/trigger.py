@@ -7,37 +7,40 @@ nobody reads is not opened, and a full one is not written to.
 
 import os
 import re
-import stat
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError, RefusedError
-from nccl_inspector.system.safe_files import directory, entry_names, open_directory
+from nccl_inspector.system.safe_files import directory, open_directory, pipe_to_write
 
-PIPES_MAX = 4096
+_ENTRIES_MAX = 4096
+# As the SPANK plugin names them, and PyTorch completes the name (spank/taskenv.c).
 _PIPE = re.compile(r"fr_(?:nccl_)?(?:batch|[0-9]{1,10})_rank_[0-9]{1,9}\.pipe")
-_FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def _ask(name: str, uid: int, dir_fd: int) -> bool:
+def _ask(name: str, uid: int, raw_fd: int) -> bool:
     """Write a byte into a pipe; return whether a process reads from it."""
-    status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    if not stat.S_ISFIFO(status.st_mode):  # opening a device may have an effect
-        return False
-    fd = os.open(name, _FLAGS, dir_fd=dir_fd)
     try:
-        status = os.fstat(fd)
-        if not stat.S_ISFIFO(status.st_mode) or status.st_uid != uid:
-            return False
-        with suppress(BlockingIOError):  # it is full, so it has been asked
-            os.write(fd, b"1")
-    finally:
-        os.close(fd)
+        with pipe_to_write(name, uid, raw_fd) as fd, suppress(BlockingIOError):
+            os.write(fd, b"1")  # a full pipe has been asked already
+    except (RefusedError, OSError):
+        return False
     return True
 
 
+def ask_in(raw_fd: int, uid: int) -> int:
+    """Ask all processes with a pipe of theirs in a job's directory; return how many read from it.
+
+    `uid`: the job's user.
+    """
+    with os.scandir(raw_fd) as entries:
+        names = [one.name for one in islice(entries, _ENTRIES_MAX) if _PIPE.fullmatch(one.name)]
+    return sum(_ask(name, uid, raw_fd) for name in names)
+
+
 def ask_for_dumps(run_dir: Path, job_id: int) -> int:
-    """Ask all processes of a job on this node; return how many pipes somebody reads from.
+    """Ask all processes of a job on this node; return how many there are.
 
     Raises:
         InspectorError: the job has no directory here.
@@ -48,15 +51,10 @@ def ask_for_dumps(run_dir: Path, job_id: int) -> int:
         raise InspectorError(
             f"job {job_id} is not measured on this node: {err.filename}: {err.strerror}"
         ) from err
-    asked = 0
     try:
         with directory("raw", None, job_fd) as raw_fd:
-            uid = os.fstat(raw_fd).st_uid
-            for name in sorted(filter(_PIPE.fullmatch, entry_names(raw_fd)))[:PIPES_MAX]:
-                with suppress(OSError):  # it is gone, or nobody reads from it
-                    asked += _ask(name, uid, raw_fd)
-    except RefusedError as err:
+            return ask_in(raw_fd, os.fstat(raw_fd).st_uid)
+    except (RefusedError, OSError) as err:
         raise InspectorError(f"job {job_id}: its directory is refused: {err}") from err
     finally:
         os.close(job_fd)
-    return asked

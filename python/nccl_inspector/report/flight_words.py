@@ -30,9 +30,11 @@ from nccl_inspector.model.card import (
 )
 from nccl_inspector.model.rules import BY_ID, About, ids_about
 from nccl_inspector.model.wording import number
-from nccl_inspector.system.limited import Limits, run_limited
+from nccl_inspector.report.announced_paths import hangs
+from nccl_inspector.system.limited import LateError, Limits, run_limited
 
-_LIMITS = Limits(cpu_s=20, wall_s=60.0)
+CPU_S, WALL_S = 20, 60.0
+_LIMITS = Limits(CPU_S, WALL_S)
 _SAID_MAX = 3
 _FILES_MAX = 1 << 17
 # As the SPANK plugin names them (spank/taskenv.c).
@@ -100,6 +102,8 @@ def _look(folder: Path, job_id: int, uid: int) -> bytes:
 def read_job_dumps(folder: Path, job_id: int, uid: int) -> JobDumps | None:
     """Return what the dumps in a job's directory say; None: there are none, or no answer came."""
     ((_, answer),) = run_limited([partial(_look, folder, job_id, uid)], _LIMITS)
+    if isinstance(answer, LateError):
+        hangs(answer.pid)
     if isinstance(answer, RefusedError) or not answer:
         return None
     detail, rows = json.loads(answer)

@@ -26,6 +26,14 @@ _DONE, _REFUSED, _END = b"+", b"-", b"."  # around an answer, which may be cut
 Work = Callable[[], bytes]
 
 
+class LateError(RefusedError):
+    """There was no answer in time; `pid` may still hang on what it opened."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__("too_slow", "reading it took too long")
+        self.pid = pid
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one child may use; memory is what it may add to what its parent has."""
@@ -111,7 +119,7 @@ class _Child:
             reason, _, detail = data[1:-1].decode("utf-8", "replace").partition("\n")
             return RefusedError(reason, plain(detail))
         if late:
-            return RefusedError("too_slow", "reading it took too long")
+            return LateError(self.pid)
         if signal_number == signal.SIGXCPU:
             return RefusedError("too_slow", "reading it took too much processor time")
         return RefusedError("unreadable", "its reader ended without an answer")

@@ -3,6 +3,7 @@
 
 import os
 import pickle
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,13 @@ from nccl_inspector.model.card import (
 )
 from nccl_inspector.model.process import KILLED
 from nccl_inspector.render.text import render_text
-from nccl_inspector.report import job_context
+from nccl_inspector.report import flight_words, job_context
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.report.flight_words import JobDumps, Said, read_job_dumps
 from nccl_inspector.report.job_context import JobContext, RequestedInputs, gather
 from nccl_inspector.slurm.job_record import JobRecord
 from nccl_inspector.summary.attempts import Loaded
+from nccl_inspector.system.limited import Limits
 from tests.support.boxes import NOW_NS
 from tests.support.flight_dumps import START_NS, dump, entry
 from tests.support.job_output import CONFIG
@@ -162,6 +164,17 @@ def test_dumps_that_cannot_be_read_say_nothing(tmp_path: Path, data: bytes) -> N
     found = read_job_dumps(tmp_path, JOB, os.getuid())
     assert found
     assert (found.said, found.detail[:9]) == ((), "0 of 1 ra")
+
+
+def test_a_directory_that_never_answers_is_left_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told_of: list[int] = []
+    monkeypatch.setattr(flight_words, "_LIMITS", Limits(wall_s=0.2))
+    monkeypatch.setattr(flight_words, "_newest_step", lambda *_: signal.pause())
+    monkeypatch.setattr(flight_words, "hangs", told_of.append)
+    assert read_job_dumps(tmp_path, JOB, os.getuid()) is None
+    assert len(told_of) == 1
 
 
 @pytest.mark.parametrize(("euid", "seen"), [(0, False), (1234, True)])
