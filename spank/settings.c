@@ -43,6 +43,8 @@ static const struct {
 	{ "broadcasts", offsetof(struct settings, broadcasts) },
 	{ "net", offsetof(struct settings, net) },
 	{ "debug", offsetof(struct settings, debug) },
+	{ "fr", offsetof(struct settings, fr) },
+	{ "fr_pipe", offsetof(struct settings, fr_pipe) },
 	{ "deny_nccl", offsetof(struct settings, deny_nccl) },
 	{ "budget", offsetof(struct settings, budget_millipercent) },
 	{ "profiler", offsetof(struct settings, profiler) },

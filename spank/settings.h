@@ -95,6 +95,8 @@ struct settings {
 	uint64_t broadcasts;
 	uint64_t net;   /* enum settings_switch */
 	uint64_t debug; /* enum settings_level */
+	uint64_t fr;
+	uint64_t fr_pipe;
 	char deny_nccl[SETTINGS_TEXT_BYTES];
 	uint64_t budget_millipercent;
 	char profiler[SETTINGS_TEXT_BYTES];

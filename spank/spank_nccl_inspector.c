@@ -25,7 +25,7 @@ SPANK_PLUGIN(nccl_inspector, 1)
 
 #define PREFIX "nccl-inspector: "
 #define SLURM_NO_VAL 0xfffffffeu
-#define ENV_BUF_BYTES 2048 /* longer than all values that we set or accept */
+#define ENV_BUF_BYTES 4096 /* longer than all values that we set or accept */
 
 #define WISH_VARIABLE "SLURM_NCCL_INSPECTOR"
 /* sbatch and salloc leave the option here for srun inside the job. Slurm 22.05 does not pass the

@@ -8,6 +8,7 @@
 
 #define HASH_DIGITS 16u
 
+#define FR_RECORDS_KEPT 2000u /* PyTorch's default since 2.13; before, it recorded nothing */
 #define PROFILER_NAME "libnccl-profiler-inspector.so"
 
 /* The profiler comes first: if it is the user's, none of the others is set. */
@@ -31,11 +32,19 @@ enum variable {
 	DENY_NCCL,
 	BUDGET,
 	ARRAY_TASK,
-	ALLGATHERV, /* from here on variables of NCCL itself */
-	DEBUG,      /* from here on only with the setting `debug` */
+	ALLGATHERV, /* these five are variables of NCCL itself */
+	DEBUG,      /* these four only with the setting `debug` */
 	DEBUG_FILE,
 	DEBUG_SUBSYS,
 	DEBUG_TIME,
+	FR_FILE, /* from here on PyTorch's flight recorder; the second of a name is the older */
+	FR_FILE_OLD,
+	FR_FILE_TORCHCOMMS,
+	FR_RECORDS,
+	FR_RECORDS_OLD,
+	FR_ON_TIMEOUT,
+	FR_PIPE, /* Gloo's and XCCL's; NCCL's has another name, and a pipe of its own */
+	FR_PIPE_NCCL,
 };
 
 static const char *const names[TASKENV_VARIABLES] = {
@@ -63,6 +72,20 @@ static const char *const names[TASKENV_VARIABLES] = {
 	[DEBUG_FILE] = "NCCL_DEBUG_FILE",
 	[DEBUG_SUBSYS] = "NCCL_DEBUG_SUBSYS",
 	[DEBUG_TIME] = "NCCL_DEBUG_TIMESTAMP_FORMAT",
+	[FR_FILE] = "TORCH_FR_DUMP_TEMP_FILE",
+	[FR_FILE_OLD] = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+	[FR_FILE_TORCHCOMMS] = "TORCHCOMM_FR_DUMP_TEMP_FILE",
+	[FR_RECORDS] = "TORCH_FR_BUFFER_SIZE",
+	[FR_RECORDS_OLD] = "TORCH_NCCL_TRACE_BUFFER_SIZE",
+	[FR_ON_TIMEOUT] = "TORCH_NCCL_DUMP_ON_TIMEOUT",
+	[FR_PIPE] = "TORCH_FR_DEBUG_INFO_PIPE_FILE",
+	[FR_PIPE_NCCL] = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+};
+
+/* PyTorch's variables that have two names: if the user set one, we do not set the other. */
+static const enum variable other_names[][2] = {
+	{ FR_FILE, FR_FILE_OLD },
+	{ FR_RECORDS, FR_RECORDS_OLD },
 };
 
 enum owner {
@@ -165,15 +188,23 @@ static bool is_ours(const char *profiler)
 	       (len >= tail_len && !strcmp(profiler + len - tail_len, tail));
 }
 
+/* Writes the name of this step, as Slurm's commands have it. */
+static void write_step(char out[16], const struct taskenv_job *job)
+{
+	if (job->batch_step)
+		snprintf(out, 16, "batch");
+	else
+		snprintf(out, 16, "%" PRIu32, job->step);
+}
+
 /* Writes the path of NCCL's log. NCCL puts host and process in place of %h and %p. In containers
  * process ids repeat, so job, step, restart and task are in the name, too. */
 static void make_debug_file(char out[TASKENV_VALUE_BYTES], const struct settings *settings,
                             const struct taskenv_job *job)
 {
-	char step[16] = "batch", name[64];
+	char step[16], name[64];
 
-	if (job->step != TASKENV_BATCH_STEP)
-		snprintf(step, sizeof(step), "%" PRIu32, job->step);
+	write_step(step, job);
 	snprintf(name, sizeof(name), TASKENV_RAW "/nccl.%" PRIu32 ".%s.%" PRIu32 ".%" PRIu32,
 	         job->id, step, job->restart, job->task);
 	taskenv_job_path(out, settings, job->id, name);
@@ -196,6 +227,30 @@ static void make_debug(char out[TASKENV_VALUE_BYTES], enum variable variable,
 		snprintf(out, TASKENV_VALUE_BYTES, "INIT,BOOTSTRAP,ENV,NET");
 }
 
+/* Writes the value of a variable of the flight recorder. PyTorch adds the rank to a name. The dumps
+ * are written into the process's own directory, which always exists; a pipe whose directory does
+ * not exist ends the process, so only `fr_pipe` sets it. */
+static void make_flight_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
+                              const struct settings *settings, const struct taskenv_job *job)
+{
+	char step[16], path[TASKENV_PATH_BYTES];
+
+	if (!settings->fr || (variable >= FR_PIPE && !settings->fr_pipe))
+		return;
+	write_step(step, job);
+	taskenv_job_path(path, settings, job->id, TASKENV_RAW);
+	if (variable == FR_ON_TIMEOUT)
+		snprintf(out, TASKENV_VALUE_BYTES, "1");
+	else if (variable == FR_RECORDS || variable == FR_RECORDS_OLD)
+		snprintf(out, TASKENV_VALUE_BYTES, "%u", FR_RECORDS_KEPT);
+	else if (variable >= FR_PIPE)
+		snprintf(out, TASKENV_VALUE_BYTES, "%s/fr%s_%s_rank_", path,
+		         variable == FR_PIPE_NCCL ? "_nccl" : "", step);
+	else
+		snprintf(out, TASKENV_VALUE_BYTES, "nccl-inspector-%" PRIu32 ".%s-fr-rank_",
+		         job->id, step);
+}
+
 /* Writes a variable's value; empty if this job has no value for it. */
 static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
                        const struct settings *settings, const struct taskenv_job *job)
@@ -203,6 +258,10 @@ static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
 	const char *text = NULL;
 
 	*out = '\0';
+	if (variable >= FR_FILE) {
+		make_flight_value(out, variable, settings, job);
+		return;
+	}
 	/* Our plugin writes to RUN_DIR; NVIDIA's knows only DUMP_DIR. */
 	if (variable == DUMP_DIR && settings->mode == MODE_PROM && !is_ours(settings->profiler))
 		variable = RUN_DIR;
@@ -210,7 +269,7 @@ static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
 		return;
 	if (variable == ALLGATHERV && !settings->broadcasts)
 		return;
-	if (variable >= DEBUG) {
+	if (variable >= DEBUG && variable <= DEBUG_TIME) {
 		if (settings->debug != SETTINGS_LEVEL_OFF)
 			make_debug(out, variable, settings, job);
 		return;
@@ -240,6 +299,18 @@ static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
 	else if (job->batch_step && job->array_task != TASKENV_NO_ARRAY)
 		snprintf(out, TASKENV_VALUE_BYTES, "%" PRIu32 "_%" PRIu32, job->array_id,
 		         job->array_task);
+}
+
+/* Whether the user set a variable of PyTorch by its other name. */
+static bool is_set_otherwise(const char *marker, enum variable variable, taskenv_get *get,
+                             void *arg)
+{
+	for (size_t i = 0; i < sizeof(other_names) / sizeof(*other_names); i++)
+		for (size_t one = 0; one < 2; one++)
+			if (other_names[i][one] == variable)
+				return find_owner(marker, names[other_names[i][!one]], get, arg) ==
+				       OWNER_USER;
+	return false;
 }
 
 static struct taskenv_change *add(struct taskenv *plan, enum taskenv_action action,
@@ -307,9 +378,9 @@ void taskenv_plan(struct taskenv *plan, const struct settings *settings,
 		bool inherits = owner == OWNER_US && marker_job(marker) == job->id;
 
 		*value = '\0';
-		if (active)
+		if (active && !is_set_otherwise(marker, i, get, arg))
 			find_value(value, i, inherits ? get(arg, names[i]) : NULL, settings, job);
-		if (own_log && i >= DEBUG && owner != OWNER_USER)
+		if (own_log && i >= DEBUG && i <= DEBUG_TIME && owner != OWNER_USER)
 			*value = '\0'; /* the user's level goes with the user's file */
 		if (owner != OWNER_USER)
 			replace(plan, names[i], value, owner);

@@ -15,8 +15,8 @@
 #include "settings.h"
 
 #define TASKENV_MARKER "NCCL_INSPECTOR_SET_BY_SLURM"
-#define TASKENV_VARIABLES 24u     /* without the marker */
-#define TASKENV_VALUE_BYTES 1280u /* of a value that we set, with its NUL */
+#define TASKENV_VARIABLES 32u     /* without the marker */
+#define TASKENV_VALUE_BYTES 2048u /* of a value that we set, with its NUL */
 #define TASKENV_PATH_BYTES (SETTINGS_TEXT_BYTES + 32u)
 
 #define TASKENV_NO_ARRAY UINT32_MAX

@@ -24,6 +24,7 @@ GROUPS = {
         "analyze": "analyze",
         "compare": "compare",
         "explain": "explain",
+        "flight": "flight",
         "history": "history",
         "logs": "logs",
         "mark": "mark",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tests.fuzzers import (
     box,
+    flight,
     joboutput,
     lines,
     nccllog,
@@ -20,6 +21,7 @@ from tests.fuzzers.target import Target
 TARGETS: Sequence[Target] = (
     box.TARGET, summary.TARGET, page.TARGET, vendorpage.TARGET, stored.TARGET, joboutput.TARGET,
     nccllog.TARGET, promanswers.TARGET, slurmanswers.TARGET, lines.TARGET, smallfiles.TARGET,
+    flight.TARGET,
 )  # fmt: skip
 
 

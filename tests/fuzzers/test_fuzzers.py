@@ -2,6 +2,7 @@
 """The fuzzers of the Python side, briefly and always the same; `make fuzz` takes its time."""
 
 import json
+import pickle
 import re
 from calendar import timegm
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from nccl_inspector.analysis.slow_times import throughput
 from nccl_inspector.box import rows as boxrows
 from nccl_inspector.capture import restore
 from nccl_inspector.exposition import process_file as processfile
+from nccl_inspector.flight import dump as flight_dump
 from nccl_inspector.model.process import Comm
 from nccl_inspector.nccl_log import lines as nccl_lines
 from nccl_inspector.prometheus import api as promapi
@@ -34,7 +36,7 @@ from tests.fuzzers.worker import Result, Worker
 SEED = 4
 RUNS = {
     "box": 12, "summary": 12, "page": 300, "vendorpage": 40, "stored": 60, "output": 20,
-    "logs": 60, "prometheus": 20, "slurm": 20, "lines": 3, "files": 400,
+    "logs": 60, "prometheus": 20, "slurm": 20, "lines": 3, "files": 400, "flight": 60,
 }  # fmt: skip
 PLANT_S = 30.0  # until a planted defect must be found
 
@@ -83,6 +85,7 @@ PLANTED: dict[str, tuple[Any, str, Any]] = {
     "prometheus": (promapi, "_NOT_AN_ANSWER", (ValueError,)),
     "slurm": (accounting, "read_rows", naive_rows),
     "lines": (restore, "_object", json.loads),
+    "flight": (flight_dump, "read_pickle", pickle.loads),
     "files": (Checks, "load", lambda _, data: json.loads(data)),
 }
 

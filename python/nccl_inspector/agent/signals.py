@@ -6,6 +6,7 @@ writer does not run, and only once per `interval`. A job without such files gets
 series either: modes without `.prom` files promise that there are no series.
 """
 
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from nccl_inspector.box.copy import BOX_BYTES_MAX, read_state
 from nccl_inspector.box.layout import STATE_LIVE
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.text import SeriesLine, make_series
+from nccl_inspector.flight.trigger import ask_in
 from nccl_inspector.system.safe_files import (
     directory,
     directory_of_same_owner,
@@ -32,12 +34,17 @@ from nccl_inspector.system.safe_files import (
     regular_file,
 )
 
+log = logging.getLogger("nccl-inspector")
+
 # CPU time of a pass; eight processes take about 3 ms.
 PASS_S = 0.5
 # A job whose boxes take longer than this gets no series. (The plugin's own boxes take 0.4 ms each.)
 JOB_S = 0.25
 # A process that was not looked at for this long counts as a new one.
 FORGET_S = 300.0
+# A collective that is older may hang: PyTorch is asked for a dump of its flight recorder, once.
+# That is half of NCCL's default timeout, when PyTorch would write one and end the process.
+ASK_S = 300.0
 STATES = RUNNING, STOPPED, LOST = "running", "stopped", "lost"
 
 
@@ -63,6 +70,7 @@ class LiveSignals:
         self._cluster = cluster
         self._beats = Beats()
         self._turns = Turns()
+        self._asked: set[int] = set()  # the jobs that were asked since their collectives went on
 
     def configure(self, cluster: str) -> None:
         """Use this name of the cluster from now on."""
@@ -74,6 +82,7 @@ class LiveSignals:
         `users`: the uid of each job.
         """
         found: dict[int, list[SeriesLine]] = {}
+        self._asked &= users.keys()
         known: set[Inode] = set()
         for job_id, end_s in self._turns.share(users, PASS_S):
             # Publishing reports it, and a job may end at any time.
@@ -107,8 +116,19 @@ class LiveSignals:
                         break
                     with suppress(RefusedError):
                         self._process(raw_fd, stem, manifest.uid, count, seen)
+                self._ask_for_dumps(manifest, raw_fd, count)
         known |= seen
         return self._series(manifest, count)
+
+    def _ask_for_dumps(self, manifest: Manifest, raw_fd: int, count: _Lives) -> None:
+        """Ask PyTorch for dumps if a collective may hang; only jobs with `fr_pipe` have pipes."""
+        if count.inflight_s < ASK_S:
+            self._asked.discard(manifest.job_id)
+        elif manifest.job_id not in self._asked:
+            self._asked.add(manifest.job_id)
+            asked = ask_in(raw_fd, manifest.uid)
+            if asked:
+                log.info("job %d: asked %d processes for dumps", manifest.job_id, asked)
 
     def _process(self, raw_fd: int, stem: str, uid: int, count: _Lives, seen: set[Inode]) -> None:
         with regular_file(box_name(stem), uid, BOX_BYTES_MAX, raw_fd) as (fd, status):

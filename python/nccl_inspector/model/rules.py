@@ -23,6 +23,7 @@ class About(StrEnum):
     HARDWARE = "What links and GPUs counted"
     WRITTEN = "What NCCL and PyTorch wrote"
     DATA = "What was not measured"
+    FLIGHT = "What PyTorch's flight recorder says"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,6 +399,102 @@ SILENT: Final = Rule(
     meaning="The site's kill switch was on, or only a part of the operations was timed, to keep "
     "the cost of measuring low. Ranks that counted other operations than their peers are not "
     "compared with them.",
+)
+
+# What PyTorch's flight recorder says, joined over the ranks (`nccl-inspector flight`).
+
+_FLIGHT = (
+    "The finding comes from the dumps alone. A dump says what a rank called, in which process "
+    "group and with which number. "
+)
+
+_IN_REPORT: Final = (
+    "in the report of a job a warning, or information if the job was measured to be healthy; there "
+    "it names nobody, and does not change the verdict"
+)
+
+FLIGHT_NO_DUMP: Final = Rule(
+    id=RuleId("flight-no-dump"),
+    about=About.FLIGHT,
+    severity=CRITICAL,
+    summary="A rank left no dump, and others wait in an operation that it has to join.",
+    meaning=f"{_FLIGHT}A process that died, or that was killed before it could write, leaves none. "
+    "So this rank is the first suspect; the finding does not say what became of it.",
+    action="look for an error, a signal or the OOM killer on the rank's node, and for its dump in "
+    "another directory",
+    otherwise=f"warning if no operation waits for the rank; {_IN_REPORT}",
+)
+FLIGHT_NOT_CALLED: Final = Rule(
+    id=RuleId("flight-not-called"),
+    about=About.FLIGHT,
+    severity=CRITICAL,
+    summary="A rank did not call the operation in which others wait.",
+    meaning=f"{_FLIGHT}This rank wrote a dump, so its process lived, and it was in no other "
+    "recorded operation. The finding says what the rank called last, and where in the program.",
+    action="look at what this rank did after its last call: its stack, its log, its input",
+    otherwise=_IN_REPORT,
+)
+FLIGHT_MISMATCHED: Final = Rule(
+    id=RuleId("flight-mismatched"),
+    about=About.FLIGHT,
+    severity=CRITICAL,
+    summary="Ranks called different operations at the same place of a process group.",
+    meaning=f"{_FLIGHT}The operation, its data type or its number of elements differs from what "
+    "most ranks called. If there is no majority, the finding names all. The program is at fault, "
+    "not a node.",
+    action="compare the two places in the program, and the sizes of their tensors",
+    otherwise=_IN_REPORT,
+)
+FLIGHT_DEADLOCK: Final = Rule(
+    id=RuleId("flight-deadlock"),
+    about=About.FLIGHT,
+    severity=CRITICAL,
+    summary="Ranks wait for each other in a circle.",
+    meaning=f"{_FLIGHT}Each of these ranks is in an operation that another of them has not called, "
+    "because it waits in another one. The program is at fault, not a node.",
+    action="make all ranks use their process groups, Sends and Recvs in the same order",
+    otherwise=_IN_REPORT,
+)
+FLIGHT_NOT_STARTED: Final = Rule(
+    id=RuleId("flight-not-started"),
+    about=About.FLIGHT,
+    severity=CRITICAL,
+    summary="A rank called the operation, but its GPU has not started it.",
+    meaning=f"{_FLIGHT}The GPUs of other ranks have started the operation. What this GPU is busy "
+    "with was not recorded. Gloo's dumps never say this.",
+    action="look at what its GPU was busy with: a kernel, a copy, an XID",
+    otherwise=_IN_REPORT,
+)
+FLIGHT_NOT_ENDED: Final = Rule(
+    id=RuleId("flight-not-ended"),
+    about=About.FLIGHT,
+    severity=CRITICAL,
+    summary="All ranks called the operation, and it does not end.",
+    meaning=f"{_FLIGHT}They do not say where data got stuck, so the cause is a GPU, a link or the "
+    "network, or the operation is only slow.",
+    action="look for XIDs, NVLink and port errors on the ranks' nodes, and at the job's report",
+    otherwise=_IN_REPORT,
+)
+FLIGHT_NOT_KNOWN: Final = Rule(
+    id=RuleId("flight-not-known"),
+    about=About.FLIGHT,
+    severity=CRITICAL,
+    summary="An operation does not end, and it is not known who did not come to it.",
+    meaning=f"{_FLIGHT}Here a dump could not be read, its older records were overwritten, or the "
+    "members of the group are not in the dumps (so with Gloo, except for the group of all ranks).",
+    action="set TORCH_FR_BUFFER_SIZE to a larger number, so that older calls are kept",
+    otherwise=_IN_REPORT,
+)
+FLIGHT_UNREADABLE: Final = Rule(
+    id=RuleId("flight-unreadable"),
+    about=About.FLIGHT,
+    severity=WARNING,
+    summary="A dump cannot be read.",
+    meaning="The file ends early, is too large, is no dump of a flight recorder, or has something "
+    "in it that would run code. Nothing in it was executed. The rank is treated as one of which "
+    "nothing is known.",
+    action="look at who wrote the file; a dump that was cut is usual if the job was killed while "
+    "it wrote",
 )
 
 # In the order of this file; taken from the module itself, so that no entry is left out.

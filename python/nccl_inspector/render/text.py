@@ -170,7 +170,8 @@ def _verdict(card: Card) -> Iterator[Item]:
     yield paragraph("VERDICT  ", text, _STATUS_PAINT.get(verdict.status, Paint.TITLE))
 
 
-def _finding(number_: int, one: Finding) -> Iterator[Item]:
+def finding_items(number_: int, one: Finding) -> Iterator[Item]:
+    """Yield a finding as numbered paragraphs."""
     when = f"{from_to(one.period)}: " if one.period else ""
     first = f" {number_} {one.severity}  "
     text = f"{when}{one.title} ({one.confidence} confidence)"
@@ -198,7 +199,7 @@ def _findings(card: Card, limits: Limits) -> Iterator[Item]:
     yield paragraph("FINDINGS", "", Paint.TITLE)
     listed = worst_first(card.findings)
     for at, one in enumerate(listed[: limits.findings], 1):
-        yield from _finding(at, one)
+        yield from finding_items(at, one)
     if len(listed) > limits.findings:
         yield bullet(limits.more(number(len(listed) - limits.findings, "finding")))
     ids = dict.fromkeys(one.rule for one in listed[: limits.findings] if one.rule in BY_ID)

@@ -64,6 +64,7 @@ from nccl_inspector.report.figures import (
     sum_transports,
     total_waiting,
 )
+from nccl_inspector.report.flight_words import tell_dumps
 from nccl_inspector.report.job_context import JobContext, with_record
 from nccl_inspector.report.joined_job import Report, build_report
 from nccl_inspector.report.nccl_words import explain_failure, tell_words
@@ -405,7 +406,11 @@ def _build(
         cost_min=given.cost_min,
         unseen=port,
     )
-    findings = _sorted([*findings, *tell_words(given.words, verdict, findings)])
+    claimed = [
+        *tell_words(given.words, verdict, findings),
+        *tell_dumps(given.dumps, verdict, findings),
+    ]
+    findings = _sorted([*findings, *claimed])
     verdict = replace(verdict, summary=explain_failure(verdict, given.words))
     return Card(
         job=job,

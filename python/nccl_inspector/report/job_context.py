@@ -14,6 +14,7 @@ from nccl_inspector.model.card import Input, Job, Period
 from nccl_inspector.model.hostlist import expand
 from nccl_inspector.model.wording import number
 from nccl_inspector.report.announced_paths import AvoidedError, visiting
+from nccl_inspector.report.flight_words import JobDumps, read_job_dumps
 from nccl_inspector.report.kept_logs import KeptLog, judge_kept
 from nccl_inspector.report.nccl_words import NcclWords, words_of
 from nccl_inspector.report.output import CPU_S, Output, OutputContent, read_output
@@ -32,6 +33,7 @@ class JobContext:
     switches_used: tuple[str, ...] = ()
     readings: Readings | None = None
     words: NcclWords | None = None  # what NCCL wrote into the job's output
+    dumps: JobDumps | None = None  # of PyTorch's flight recorder
     inputs: tuple[Input, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict)
     from_boxes: bool = True  # False: the summaries were made from something else
@@ -95,6 +97,18 @@ def _places(config: Config, record: JobRecord | None) -> tuple[str, ...]:
     return () if "" in found else tuple(found)
 
 
+def _dumps(record: JobRecord | None, head: Head) -> JobDumps | None:
+    """Return what the job's flight-recorder dumps say; None: there are none, or root asks."""
+    if record is None or not record.work_dir or os.geteuid() == 0:
+        return None
+    folder = Path(record.work_dir)
+    try:
+        with visiting(head.uid, folder):
+            return read_job_dumps(folder, head.job_id, head.uid)
+    except AvoidedError:
+        return None
+
+
 def gather(
     head: Head, config: Config, asked: RequestedInputs, logs: Sequence[KeptLog] = ()
 ) -> JobContext:
@@ -133,7 +147,10 @@ def gather(
     if words is not None and words.lines:
         of = f"{number(len(logs), 'file')} of NCCL's" if logs else "the job's output"
         inputs.append(Input("nccl_log", "present", f"{number(words.lines, 'line')} in {of}"))
+    dumps = _dumps(record, head)
+    if dumps is not None:
+        inputs.append(Input("flight_recorder", "present", dumps.detail))
     return JobContext(
-        record, _places(config, record), told.readings, words, tuple(inputs),
+        record, _places(config, record), told.readings, words, dumps, tuple(inputs),
         cost_min=config.report_cost_percent / 100,
     )  # fmt: skip

@@ -75,6 +75,8 @@ class Config:
     broadcasts: bool
     net: str
     debug: str
+    fr: bool
+    fr_pipe: bool
     deny_nccl: str
     budget_percent: float
     profiler: Path

@@ -46,15 +46,15 @@ class Checks:
         """Return a Unix time in seconds."""
         return self.integer(value, _TIME_S_MAX)
 
-    def text(self, value: Any) -> str:
-        """Return a text with unprintable characters replaced by `?`."""
-        if not isinstance(value, str) or len(value) > TEXT_CHARS_MAX:
+    def text(self, value: Any, most: int = TEXT_CHARS_MAX) -> str:
+        """Return a text of up to `most` characters; unprintable ones are replaced by `?`."""
+        if not isinstance(value, str) or len(value) > most:
             raise self.refused("invalid text")
         return printable(value)
 
-    def rows(self, value: Any, length: int | None = None) -> list[Any]:
-        """Return a list; if `length` is given, a list of exactly that length."""
-        if not isinstance(value, list) or len(value) > _ROWS_MAX:
+    def rows(self, value: Any, length: int | None = None, most: int = _ROWS_MAX) -> list[Any]:
+        """Return a list of up to `most`; if `length` is given, a list of exactly that length."""
+        if not isinstance(value, list) or len(value) > most:
             raise self.refused("invalid list")
         if length is not None and len(value) != length:
             raise self.refused("invalid row")

@@ -15,6 +15,7 @@ from nccl_inspector.errors import RefusedError
 
 _PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITING = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _FDINFO_BYTES_MAX = 512
 _MOUNT = re.compile(rb"^mnt_id:\s*([0-9]+)$", re.MULTILINE)
 _FLOCK = struct.Struct("hh4xqqi4x")  # struct flock of 64-bit Linux
@@ -54,18 +55,20 @@ def _mount_of(fd: int) -> bytes:
     return match[1]
 
 
-def reopen(path_fd: int) -> int:
-    """Return a read descriptor of the file behind an O_PATH descriptor; never waits.
+def reopen(path_fd: int, flags: int = _FLAGS) -> int:
+    """Return a descriptor of the file behind an O_PATH descriptor, for reading; never waits.
 
     Raises:
         OSError: it may not be read, or its owner has a lease on it.
     """
-    return os.open(f"/proc/self/fd/{path_fd}", _FLAGS)
+    return os.open(f"/proc/self/fd/{path_fd}", flags)
 
 
 @contextmanager
-def _below(name: str, dir_fd: int, kind: int) -> Iterator[tuple[int, os.stat_result]]:
-    """Give a read descriptor and the status of `name` if it is of `kind` (stat.S_IFREG, S_IFDIR).
+def _below(
+    name: str, dir_fd: int, kind: int, flags: int = _FLAGS
+) -> Iterator[tuple[int, os.stat_result]]:
+    """Give a descriptor and the status of `name` if it is of `kind` (stat.S_IFREG, S_IFDIR).
 
     A user can mount a FUSE file system in their own directory. Every request to it, open and stat
     included, waits for that user's process. Therefore O_PATH looks the name up first, which sends
@@ -81,7 +84,7 @@ def _below(name: str, dir_fd: int, kind: int) -> Iterator[tuple[int, os.stat_res
                 raise RefusedError("link")
             if stat.S_IFMT(status.st_mode) != kind:
                 raise RefusedError("not_regular")
-            fd = reopen(path_fd)
+            fd = reopen(path_fd, flags)
         finally:
             os.close(path_fd)
     except OSError as err:
@@ -145,6 +148,20 @@ def regular_file(
         if status.st_size > max_bytes:
             raise RefusedError("too_big")
         yield fd, status
+
+
+@contextmanager
+def pipe_to_write(name: str, uid: int, dir_fd: int) -> Iterator[int]:
+    """Give a descriptor for writing to the named pipe `name` below `dir_fd`; never waits.
+
+    Raises:
+        RefusedError: it does not exist, is no pipe, is not owned by `uid`, is a mount, or no
+            process reads from it.
+    """
+    with _below(name, dir_fd, stat.S_IFIFO, _WRITING) as (fd, status):
+        if status.st_uid != uid:
+            raise RefusedError("wrong_owner")
+        yield fd
 
 
 def read_at(fd: int, count: int, offset: int) -> bytes:

@@ -84,7 +84,7 @@ static bool is_own(const char *name)
 static bool nothing_of_ours(void)
 {
 	for (size_t i = 0; i < env.used; i++)
-		if (!strncmp(env.name[i], "NCCL_", 5))
+		if (!strncmp(env.name[i], "NCCL_", 5) || !strncmp(env.name[i], "TORCH", 5))
 			return false;
 	return true;
 }
@@ -156,7 +156,7 @@ static void test_values(void)
 	memset(settings.dir, 'j', sizeof(settings.dir) - 1);
 	memset(settings.deny_nccl, '2', sizeof(settings.deny_nccl) - 1);
 	settings.interval_us = settings.min_size_bytes = settings.json_max_bytes = UINT64_MAX;
-	settings.broadcasts = 1;
+	settings.broadcasts = settings.fr = settings.fr_pipe = 1;
 	settings.debug = SETTINGS_LEVEL_INFO;
 	settings.budget_millipercent = UINT64_MAX;
 	job = (struct taskenv_job){ .batch_step = true,
@@ -201,6 +201,54 @@ static void test_json(void)
 	step(MODE_PROM, 42);
 	ok(has("NCCL_INSPECTOR_DUMP_DIR", "/mine") && !is_own("NCCL_INSPECTOR_DUMP_DIR"),
 	   "where ours would not go his is no news");
+}
+
+static void test_flight_recorder(void)
+{
+	begin();
+	step(MODE_PROM, 42);
+	ok(has("TORCH_FR_DUMP_TEMP_FILE", NULL) && has("TORCH_FR_DEBUG_INFO_PIPE_FILE", NULL),
+	   "without fr nothing of PyTorch is set");
+	settings.fr = 1;
+	job.step = 3;
+	step(MODE_PROM, 42);
+	ok(has("TORCH_FR_DUMP_TEMP_FILE", "nccl-inspector-42.3-fr-rank_") &&
+	       has("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "nccl-inspector-42.3-fr-rank_") &&
+	       has("TORCHCOMM_FR_DUMP_TEMP_FILE", "nccl-inspector-42.3-fr-rank_") &&
+	       has("TORCH_FR_BUFFER_SIZE", "2000") && has("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000") &&
+	       has("TORCH_NCCL_DUMP_ON_TIMEOUT", "1") &&
+	       has("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", NULL) &&
+	       has("TORCH_FR_DEBUG_INFO_PIPE_FILE", NULL),
+	   "fr gives each step's dumps a name, and makes no pipe");
+	settings.fr_pipe = 1;
+	step(MODE_PROM, 42);
+	ok(has("TORCH_FR_DEBUG_INFO_PIPE_FILE", "/run/nccl-inspector/jobs/42/raw/fr_3_rank_") &&
+	       has("TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+	           "/run/nccl-inspector/jobs/42/raw/fr_nccl_3_rank_"),
+	   "fr_pipe has a pipe of its own for each backend and step");
+	job.batch_step = true;
+	step(MODE_PROM, 42);
+	ok(has("TORCH_FR_DUMP_TEMP_FILE", "nccl-inspector-42.batch-fr-rank_"),
+	   "the batch step has its name");
+	job = (struct taskenv_job){ .array_task = TASKENV_NO_ARRAY };
+	step(MODE_OFF, 42);
+	ok(nothing_of_ours(), "off takes all of it away");
+	settings.fr = 0;
+	step(MODE_PROM, 42);
+	ok(has("TORCH_FR_DUMP_TEMP_FILE", NULL) && has("TORCH_FR_DEBUG_INFO_PIPE_FILE", NULL),
+	   "fr_pipe alone sets nothing");
+	begin();
+	settings.fr = 1;
+	put("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "/scratch/mine_");
+	put("TORCH_FR_BUFFER_SIZE", "50");
+	step(MODE_PROM, 42);
+	ok(has("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "/scratch/mine_") &&
+	       has("TORCH_FR_DUMP_TEMP_FILE", NULL) && has("TORCH_FR_BUFFER_SIZE", "50") &&
+	       has("TORCH_NCCL_TRACE_BUFFER_SIZE", NULL) &&
+	       is_own("TORCH_NCCL_DEBUG_INFO_TEMP_FILE") && is_own("TORCH_FR_BUFFER_SIZE"),
+	   "what the user set by one of two names is not overridden by the other");
+	step(MODE_OFF, 42);
+	ok(has("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "/scratch/mine_"), "the user's own stays");
 }
 
 static void test_times_of_broadcasts(void)
@@ -363,6 +411,7 @@ int main(void)
 	test_values();
 	test_json();
 	test_a_profiler_that_the_loader_finds();
+	test_flight_recorder();
 	test_times_of_broadcasts();
 	test_nccls_log();
 	test_steps();

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from nccl_inspector.agent.kill_switch import disable
 from nccl_inspector.agent.service import run_agent
-from nccl_inspector.agent.signals import LiveSignals
+from nccl_inspector.agent.signals import ASK_S, LiveSignals
 from nccl_inspector.box.layout import STATE_FINALIZED
 from nccl_inspector.settings.config import parse_config
 from tests.support.boxes import JOB_UID, BoxOf, CommOf, metrics_text, write_box, write_user_file
@@ -104,6 +105,63 @@ def test_operations_of_another_life_of_a_communicator_do_not_count(
     node.start(raw, "0_1", rank_box(0, operations=[op(40, comm_generation=3), op(90, comm=95)]))
     node.start(raw, "0_2", gone)
     assert values(signals)["inflight"] == 0
+
+
+# PyTorch's pipes.
+
+
+@pytest.fixture
+def pipe(node: Node) -> Iterator[tuple[Path, int]]:
+    """The directory of a job that publishes, and the end from which PyTorch reads."""
+    raw = publishing(node)
+    path = raw / "fr_nccl_0_rank_0.pipe"
+    os.mkfifo(path)
+    os.chown(path, JOB_UID, JOB_UID)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    yield raw, fd
+    os.close(fd)
+
+
+def test_a_job_that_may_hang_is_asked_for_dumps_once(
+    node: Node, signals: LiveSignals, pipe: tuple[Path, int]
+) -> None:
+    raw, fd = pipe
+    node.start(raw, "0_1", rank_box(0, operations=[op(ASK_S + 60)]))
+    for _ in range(3):
+        values(signals)
+    assert os.read(fd, 9) == b"1"
+
+
+def test_a_job_that_goes_on_and_then_hangs_again_is_asked_again(
+    node: Node, signals: LiveSignals, pipe: tuple[Path, int]
+) -> None:
+    raw, fd = pipe
+    for age_s in (ASK_S + 60, 3, ASK_S + 60):
+        with ExitStack() as ended:
+            ended.callback((raw / "nccl_inspector_0_1.box").unlink)
+            node.start(raw, "0_1", rank_box(0, operations=[op(age_s)]))
+            values(signals)
+    assert os.read(fd, 9) == b"11"
+
+
+@pytest.mark.parametrize("operation", [op(ASK_S - 60), op(7200, peer=1)])
+def test_a_younger_collective_or_a_posted_receive_asks_for_nothing(
+    node: Node, signals: LiveSignals, pipe: tuple[Path, int], operation: dict[str, int]
+) -> None:
+    raw, fd = pipe
+    node.start(raw, "0_1", rank_box(0, operations=[operation]))
+    values(signals)
+    assert os.read(fd, 9) == b""
+
+
+def test_a_pipe_of_somebody_else_is_not_written_to(
+    node: Node, signals: LiveSignals, pipe: tuple[Path, int]
+) -> None:
+    raw, fd = pipe
+    os.chown(raw / "fr_nccl_0_rank_0.pipe", 0, 0)
+    node.start(raw, "0_1", rank_box(0, operations=[op(ASK_S + 60)]))
+    assert values(signals)["running"] == 1
+    assert os.read(fd, 9) == b""
 
 
 def test_ended_processes_leave_no_living_one_out(node: Node, signals: LiveSignals) -> None:

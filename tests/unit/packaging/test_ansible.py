@@ -102,7 +102,7 @@ def changed(text: str) -> int:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_node_is_set_up_once_and_taken_back(place: Path) -> None:
-    shown, first, after, second, _asked, removed, left = run(
+    shown, first, after, second, asked, removed, left = run(
         place, "play --check", "play", "look", "play", "play --tags doctor",
         "play -e nccl_inspector_state=absent", "look 2>&1 || true",
     )  # fmt: skip

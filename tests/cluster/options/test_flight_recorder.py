@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fr` and `fr_pipe`: what tasks get, and a dump that is asked for while the job runs."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tests.sandbox import JOB_USER, Cluster, wait_until
+from tests.support.command_line import COMMAND
+from tests.support.flight_dumps import dump, entry
+from tests.support.repository import PYTHON_DIR
+from tests.support.sandbox import jobs
+
+ENVIRONMENT = "env | grep ^TORCH | sort; exit 0"
+# What PyTorch does with the variables: a pipe, and a dump when a byte comes. It says its rank's
+# operation is in flight since the epoch.
+RECORDER = """
+import os, shutil, sys, time
+rank = os.environ["SLURM_PROCID"]
+pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + rank + ".pipe"
+os.mkfifo(pipe)
+fd = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+while not os.read(fd, 128):
+    time.sleep(0.1)
+shutil.copy(sys.argv[1], os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank)
+"""
+
+
+def torch_variables(cluster: Cluster, option: str) -> dict[str, str]:
+    argv = ["srun", "-N1", f"--nccl-inspector={option}", "sh", "-c", ENVIRONMENT]
+    done = cluster.run_as(JOB_USER, argv)
+    assert done.returncode == 0, done.stderr
+    return dict(line.split("=", 1) for line in done.stdout.splitlines())
+
+
+@pytest.mark.case("Options", "`fr`: PyTorch's flight recorder dumps under the job's name")
+def test_each_step_has_names_of_its_own_for_its_dumps(healthy_cluster: Cluster) -> None:
+    assert torch_variables(healthy_cluster, "prom") == {}
+    found = torch_variables(healthy_cluster, "prom,fr")
+    name = found["TORCH_FR_DUMP_TEMP_FILE"]
+    assert name.startswith("nccl-inspector-")
+    assert name.endswith(".0-fr-rank_")
+    assert not [one for one in found if "PIPE" in one]
+
+
+@pytest.mark.case("Options", "`fr_pipe`: dumps of a running job on demand")
+def test_a_running_job_is_asked_for_its_dumps(healthy_cluster: Cluster, tmp_path: Path) -> None:
+    cluster = healthy_cluster
+    waiting = dump([entry(0, 1, state="started")], {"0": [0, 1]})
+    dumped, program = tmp_path / "dumped", tmp_path / "recorder.py"
+    dumped.write_bytes(pickle.dumps(waiting))
+    program.write_text(RECORDER)
+    for path in (tmp_path, *tmp_path.parents):
+        path.chmod(path.stat().st_mode | 0o755)
+    job_id = jobs.submit(
+        cluster, "-N1", "-n2", "--nccl-inspector=prom,fr,fr_pipe",
+        script=f"srun python3 {program} {dumped}; ls nccl-inspector-$SLURM_JOB_ID.0-fr-rank_*",
+    )  # fmt: skip
+    command = ["env", f"PYTHONPATH={PYTHON_DIR}", *COMMAND, "flight", "--dump", "--job"]
+    wait_until(
+        lambda: any("asked 2 processes" in node.run([*command, str(job_id)]).stdout
+                    for node in cluster.nodes.values()),
+        60,
+        "two pipes",
+    )  # fmt: skip
+    assert cluster.wait_for_job(job_id).state == "COMPLETED"
+    names = jobs.output(cluster, job_id).split()
+    assert names == [f"nccl-inspector-{job_id}.0-fr-rank_{rank}" for rank in range(2)]
