@@ -195,7 +195,9 @@ def _detail(one: Stuck, words: _Words) -> Iterator[str]:
         )
     if operation.unknown:
         yield f"It is not known whether {said_ranks(operation.unknown)} called it."
-    if one.behind:
+    if one.behind and not one.roots:
+        yield f"So it is with {number(one.behind, 'other operation')} of groups of this name."
+    elif one.behind:
         yield f"{number(one.behind, 'other operation')} waits for the same.".replace(
             "operations waits", "operations wait"
         )

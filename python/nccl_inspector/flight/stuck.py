@@ -131,17 +131,20 @@ def _is_direct(one: Stuck) -> bool:
 def find_stuck(operations: Sequence[Open]) -> list[Stuck]:
     """Return what is stuck, once for each root, at the operation that the root itself holds up.
 
-    If there are several such operations, the one to which others came first is returned.
+    If there are several such operations, the one to which others came first is returned. Those
+    whose roots are known come first.
     """
     graph = _Graph(operations)
     by_root: dict[tuple[str, tuple[int, ...], str], list[Stuck]] = defaultdict(list)
     for one in sorted(operations, key=lambda one: (one.since_ns, str(one.place))):
         found = graph.stuck(one)
-        own = "" if found.roots else min(map(str, graph.ends[one.place]))
+        # Without a root, groups of the same name are one finding: often all of a kind are stuck.
+        own = "" if found.roots else one.place.group.desc or one.place.group.name
         by_root[found.cause, found.roots, own].append(found)
     for rows in by_root.values():
         rows.sort(key=lambda one: not _is_direct(one))
+    listed = sorted(by_root.values(), key=lambda rows: not rows[0].roots)
     return [
         Stuck(first.operation, first.cause, first.roots, first.circle, len(rest))
-        for first, *rest in by_root.values()
+        for first, *rest in listed
     ]

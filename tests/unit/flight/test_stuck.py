@@ -245,3 +245,17 @@ def test_a_rank_whose_dump_cannot_be_read_is_not_accused(tmp_path: Path) -> None
     assert first.rule == rules.FLIGHT_NOT_KNOWN.id
     assert second.rule == rules.FLIGHT_UNREADABLE.id
     assert second.title == f"{path}: it ends early"
+
+
+def test_a_known_root_comes_first_and_groups_of_one_name_are_one_finding(tmp_path: Path) -> None:
+    groups = {"0": [*range(8)]} | {str(at): [2 * at, 2 * at + 1] for at in range(1, 4)}
+
+    def rank(at: int) -> dict[str, Any]:
+        pair = entry(0, 3, group=str(at // 2), desc="tp", state="started")
+        return dump([pair, entry(1, 9, state="started")] if at != 1 else [entry(0, 8)], groups)
+
+    first, second = tell(tmp_path, {at: rank(at) for at in range(2, 8)} | {
+        0: dump([entry(1, 9, state="started")], groups), 1: rank(1)}).findings  # fmt: skip
+    assert first.title == "rank 1 did not call all_reduce 9 of default_pg; 7 others wait in it"
+    assert second.rule == rules.FLIGHT_NOT_ENDED.id
+    assert second.detail.endswith("So it is with 2 other operations of groups of this name.")
