@@ -74,6 +74,7 @@ class Package:
     compile: Sequence[str] = ()
     units: Sequence[str] = ()
     late_units: Sequence[str] = ()
+    restarts: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -87,6 +88,7 @@ class Package:
     def values(self) -> str:
         """Return the assignments that scripts.sh reads."""
         lists = {"compile": self.compile, "units": self.units, "late_units": self.late_units}
+        lists["restarts"] = self.restarts
         return "".join(f"{name}={shlex.quote(' '.join(of))}\n" for name, of in lists.items())
 
     @property
@@ -209,7 +211,11 @@ def script(package: Package, action: str) -> str:
     _, compiled, units, functions = text.split("\n#---\n")
     parts = [package.values()]
     parts += [compiled] if package.compile else ["compiled() { :; }\nforget_compiled() { :; }\n"]
-    parts += [units] if package.units else ["reload() { :; }\nrestart() { :; }\nstop() { :; }\n"]
+    parts += (
+        [units]
+        if package.units or package.restarts
+        else ["reload() { :; }\nrestart() { :; }\nstop() { :; }\n"]
+    )
     return "\n".join([*parts, functions, action])
 
 

@@ -24,7 +24,8 @@ forget_compiled() {
 	done
 }
 #---
-# $units are services and timers; $late_units are mounts, which stay while they have files of jobs.
+# $units are services and timers; $late_units are mounts, which stay while they have files of jobs;
+# $restarts are services of other packages that run this one's code.
 is_booted() { [ -d /run/systemd/system ]; }
 
 reload() {
@@ -33,7 +34,7 @@ reload() {
 
 restart() { # those that run
 	if is_booted; then
-		for unit in $units; do systemctl try-restart "$unit" || :; done
+		for unit in $units $restarts; do systemctl try-restart "$unit" || :; done
 	fi
 }
 

@@ -274,8 +274,11 @@ def heal(box: Box) -> None:
 def upgrade(box: Box, newer: list[Path]) -> None:
     """Install a newer release while a job runs."""
     job, before = submit(box, 25), agent_pid(box)
+    controller = "systemctl show --property MainPID nccl-inspector-controller"
+    old = box.out(controller)
     install(box, newer)
     wait("the agent runs anew", partial(is_another, box, before), 30)
+    say_that("the controller service runs anew", box.out(controller) != old)
     say_that("still enabled", box.out(f"systemctl is-enabled {AGENT}") == "enabled")
     measured(box, job)
 
