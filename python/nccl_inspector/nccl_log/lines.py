@@ -8,6 +8,7 @@ says, and nothing keeps more of it than `MESSAGE_BYTES_MAX`.
     [time ]host:pid:tid [gpu] NCCL INFO message
     [time ]host:pid:tid [gpu] file:line NCCL WARN message
     [time ]host:pid:tid [gpu] file:line (func) NCCL WARN message     (2.30.7 and later)
+    host:pid NCCL DIAG [OK|INFO] check: text                         (2.31 and later)
     NCCL version 2.30.7+cuda13.0
     [rank3]:[E1125 10:11:12.123456 ProcessGroupNCCL.cpp:632] message
 """
@@ -151,6 +152,17 @@ def parse_head(head: bytes) -> Head:
     start = head.rfind(host.encode() + b":")
     before = head[:start]
     return Head(time_of(before), host, pid, label_of(before), site, start)
+
+
+def parse_diag_head(head: bytes) -> Head:
+    """Return what stands before a line of NCCL's diagnostics: host and pid, without a thread."""
+    word = head.rstrip().rpartition(b" ")[2]
+    found = _from_address(word + b":0")
+    if found is None:
+        return Head(label=label_of(head))
+    host, pid = found
+    start = head.rfind(host.encode() + b":")
+    return Head(time_of(head[:start]), host, pid, label_of(head[:start]), start=start)
 
 
 def label_of(head: bytes) -> int | None:

@@ -7,7 +7,7 @@ whatever the size of the logs.
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from math import floor
 from typing import Final
@@ -25,6 +25,7 @@ from nccl_inspector.nccl_log.lines import (
     Head,
     divide,
     label_of,
+    parse_diag_head,
     parse_head,
     parse_torch_head,
     seconds_of,
@@ -223,7 +224,7 @@ class LogReader:
         if b" NCCL " in message and (parts := divide(message)) is not None:
             message, head_of_other, rest = parts
             self._divided(head_of_other, rest, line)
-        told, number = self._loud_head(head)
+        told, number = self._loud_head(head, parse_diag_head if level is Level.DIAG else parse_head)
         if number < 0:
             return
         process = self.log.processes[number]
@@ -236,13 +237,13 @@ class LogReader:
                 return
             self._hit(rule, number, self._record(level, told, message, line, end), line)
 
-    def _loud_head(self, head: bytes) -> tuple[Head, int]:
+    def _loud_head(self, head: bytes, parse: Callable[[bytes], Head]) -> tuple[Head, int]:
         """Return what a head says, and the process; heads that differ in their time are one."""
         clock = TIME.search(head)
         key = head if clock is None else head[: clock.start()] + head[clock.end() :]
         known = self._loud_heads.get(key)
         if known is None:
-            told = parse_head(head)
+            told = parse(head)
             known = told, self._process(told, head, torn=b"CCL " in head)
             if len(self._loud_heads) >= _HEADS_MAX:
                 self._loud_heads.clear()
