@@ -91,6 +91,8 @@ def test_rccls_log_is_read_as_nccls() -> None:
             },
         ),
         ("two-versions", {"versions-differ": "rank 2 (n2), rank 3 (n2)"}),
+        # As NCCL 2.29.7 itself wrote it, without a GPU; only host and address are others.
+        ("no-driver", {"cuda-failure": "pid 4711 (n1)"}),
         ("torn", {"too-many-files": "pid 4000 (n1)"}),
         ("pytorch-only", {"socket-refused": "rank 3", "nccl-exception": "rank 3"}),
     ],
@@ -126,6 +128,14 @@ def test_of_errors_in_the_same_second_nobody_is_called_the_first() -> None:
     first = _warnings(f"{at} n1:1:1 [0] a.cc:1", f"{at} n2:2:2 [0] a.cc:1").first
     assert first is not None
     assert first.who == "pid 1 (n1) or pid 2 (n2)"
+
+
+def test_the_earliest_time_is_the_first_whatever_the_order_of_lines() -> None:
+    heads = [f"[2026-11-25 10:11:{at}] n{rank}:{rank}:1 [0] a.cc:1" for rank, at in
+             ((1, "14.500"), (2, "12.250"), (3, "13.000"))]  # fmt: skip
+    first = _warnings(*heads).first
+    assert first is not None
+    assert (first.who, first.followers, first.within_s) == ("pid 2 (n2)", 2, 2.25)
 
 
 def test_without_times_the_order_of_one_file_counts() -> None:
