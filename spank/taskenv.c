@@ -191,7 +191,7 @@ static bool is_ours(const char *profiler)
 /* Writes the name of this step, as Slurm's commands have it. */
 static void write_step(char out[16], const struct taskenv_job *job)
 {
-	if (job->batch_step)
+	if (job->step == TASKENV_BATCH_STEP)
 		snprintf(out, 16, "batch");
 	else
 		snprintf(out, 16, "%" PRIu32, job->step);

@@ -227,6 +227,7 @@ static void test_flight_recorder(void)
 	           "/run/nccl-inspector/jobs/42/raw/fr_nccl_3_rank_"),
 	   "fr_pipe has a pipe of its own for each backend and step");
 	job.batch_step = true;
+	job.step = TASKENV_BATCH_STEP;
 	step(MODE_PROM, 42);
 	ok(has("TORCH_FR_DUMP_TEMP_FILE", "nccl-inspector-42.batch-fr-rank_"),
 	   "the batch step has its name");
