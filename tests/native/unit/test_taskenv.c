@@ -289,6 +289,7 @@ static void test_nccls_log(void)
 	       strstr(get(&env, "NCCL_DEBUG_FILE"), "/nccl.42.7.1.4."),
 	   "another task of the same step has a file of its own");
 	job.batch_step = true;
+	job.step = TASKENV_BATCH_STEP;
 	step(MODE_REPORT, 42);
 	ok(strstr(get(&env, "NCCL_DEBUG_FILE"), "/nccl.42.batch.1.4."), "so has the batch step");
 	settings.debug = SETTINGS_LEVEL_OFF;
