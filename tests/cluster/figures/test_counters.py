@@ -42,7 +42,9 @@ def test_a_links_and_a_gpus_errors_are_in_prometheus_and_in_the_report(
         wait_until(lambda: bool(cluster.query(timeouts)), 15, "n1's port is in Prometheus", 0.2)
         # It may be there of the job before this one.
         wait_until(lambda: is_sampled(cluster, job_id), 15, "the job's first sample on n1", 0.2)
-        links = cluster.query('nccl_node_gpu_nvlinks_active{node="n1"}')
+        nvlinks = 'nccl_node_gpu_nvlinks_active{node="n1"}'
+        wait_until(lambda: bool(cluster.query(nvlinks)), 15, "n1's GPUs are in Prometheus", 0.2)
+        links = cluster.query(nvlinks)
         assert {one.labels["gpu"]: one.value for one in links} == {
             f"GPU{n}": 2 for n in range(GPUS_PER_NODE)
         }
