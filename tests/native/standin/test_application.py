@@ -77,7 +77,8 @@ def test_every_rank_has_every_operation(healthy: Run) -> None:
 
 
 def test_eight_ranks_leave_the_processors_mostly_idle(healthy: Run) -> None:
-    assert healthy.cpu_s / (2 * healthy.wall_s) < 0.30
+    # 0.2 to 0.35, by the processor; one rank that waited in a loop would take 0.5.
+    assert healthy.cpu_s / (2 * healthy.wall_s) < 0.45
 
 
 def pace_ratios(run: Run, func: str) -> list[float]:

@@ -14,6 +14,9 @@ from tests.support.native_programs import exported, needed_glibc
 from tests.support.packages import NAME, PACKAGES, dpkg, left
 from tests.support.repository import REPO
 
+# A minute together, with what is built for them.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
 ENROOT = {"etc/enroot/hooks.d/50-nccl-inspector.sh", "etc/enroot/mounts.d/50-nccl-inspector.fstab"}
 # Of Debian 12.
 OTHERS = {"python3": "3.11.2-1", "libc6": "2.36-9", "slurm-wlm-basic-plugins": "22.05.8-4+deb12u3"}

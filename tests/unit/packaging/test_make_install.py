@@ -10,6 +10,9 @@ import pytest
 from tests.support.make_install import files_below, make
 from tests.support.repository import REPO
 
+# A minute together, with what is built for them.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
 ALL = ("install", "install-python", "install-enroot", "install-monitoring")
 OTHER = (
     "PREFIX=/opt/us", "LIBDIR=/opt/us/libexec/ours", "SYSCONFDIR=/opt/us/conf", "SBINDIR=/opt/us/s",
