@@ -4,8 +4,6 @@
 import pickle
 from pathlib import Path
 
-import pytest
-
 from tests.sandbox import JOB_USER, Cluster, wait_until
 from tests.support.command_line import COMMAND
 from tests.support.flight_dumps import dump, entry
@@ -34,7 +32,6 @@ def torch_variables(cluster: Cluster, option: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in done.stdout.splitlines())
 
 
-@pytest.mark.case("Options", "`fr`: PyTorch's flight recorder dumps under the job's name")
 def test_each_step_has_names_of_its_own_for_its_dumps(healthy_cluster: Cluster) -> None:
     assert torch_variables(healthy_cluster, "prom") == {}
     found = torch_variables(healthy_cluster, "prom,fr")
@@ -44,7 +41,6 @@ def test_each_step_has_names_of_its_own_for_its_dumps(healthy_cluster: Cluster) 
     assert not [one for one in found if "PIPE" in one]
 
 
-@pytest.mark.case("Options", "`fr_pipe`: dumps of a running job on demand")
 def test_a_running_job_is_asked_for_its_dumps(healthy_cluster: Cluster, tmp_path: Path) -> None:
     cluster = healthy_cluster
     waiting = dump([entry(0, 1, state="started")], {"0": [0, 1]})
