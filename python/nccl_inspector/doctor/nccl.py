@@ -60,7 +60,7 @@ def advice_against(version: Version, deny_nccl: str) -> str:
 
 
 def libraries_advised_against(nccl: Mapping[str, Version | None], deny_nccl: str) -> str:
-    """Return the libraries that are better not measured, with the reason; empty: there are none."""
+    """Return the libraries that are better not measured, each with the reason."""
     found = (
         f"{path}: {why}"
         for path, version in nccl.items()

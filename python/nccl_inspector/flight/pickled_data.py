@@ -2,8 +2,8 @@
 """Read a pickle that has only data, without Python's unpickler.
 
 A pickle is a program for a small stack machine. This machine has the opcodes that make numbers,
-texts, lists and dictionaries, and no other: there is none that looks a name up, imports, calls or
-builds anything, so nothing in the file can run. A tuple becomes a list, as in JSON, so a value here
+texts, lists and dictionaries, and no others. It cannot look a name up, import, call or build
+anything, so nothing in the file can run. A tuple becomes a list, as in JSON, so a value here
 has the same shape as in a JSON dump.
 """
 

@@ -79,7 +79,7 @@ class _Form:
 
 
 def parse_version(text: str) -> Version:
-    """Return the numbers of a version such as 2.30.7; empty if it is none."""
+    """Return the numbers of a version such as 2.30.7, or () if the text is no version."""
     match = _VERSION.match(text)
     return tuple(int(part) for part in match.groups() if part) if match else ()
 

@@ -85,7 +85,7 @@ class LogReport:
 
     @property
     def worst(self) -> Severity | None:
-        """The severity of the worst finding; None: there is none."""
+        """The severity of the worst finding, or None without findings."""
         return max((one.severity for one in self.findings), key=SEVERITIES.index, default=None)
 
 
@@ -139,7 +139,7 @@ def _events(log: Log, roles: Iterable[Role]) -> list[_Event]:
 
 
 def _first_error(log: Log, identities: Identities) -> FirstError | None:
-    """Return the first critical error; None: there is none, or nothing tells which one it is."""
+    """Return the first critical error, or None if nothing tells which one came first."""
     errors = _events(log, [Role.ERROR])
     timed = [one for one in errors if one.time_s is not None]
     if log.files == 1 and len(timed) < len(errors):

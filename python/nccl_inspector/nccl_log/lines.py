@@ -113,7 +113,7 @@ def _seconds(parts: tuple[bytes, ...], fraction: bytes | None) -> float | None:
 
 
 def time_of(text: bytes) -> float | None:
-    """Return the first time in a text; None: there is none."""
+    """Return the first time in a text, or None if it has no time."""
     match = TIME.search(text)
     return None if match is None else seconds_of(match)
 
