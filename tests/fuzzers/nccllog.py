@@ -1,6 +1,7 @@
 """Logs of NCCL: read, compared over the processes, told as text and JSON, and in a report."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -22,6 +23,8 @@ _COLUMNS = 80
 _LOGS = REPO / "tests" / "unit" / "nccl_log"
 # What lines begin with, or what a rule looks for; a run comes behind one.
 _MARKS = (b"NCCL INFO ", b"NCCL WARN ", b" via ", b"[", b":", b"comm 0x", b"Using ", b"rank ")
+# Of a time: another number of digits would make it none.
+_TWO_DIGITS = re.compile(rb"(?<=[-:/ IWEF])\d\d(?=\d\d |[-:/ .])")
 
 
 @cache
@@ -62,7 +65,18 @@ def mutate(chance: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
         at = found.find(mark, chance.randrange(len(found) + 1))
         place = at + len(mark) if at >= 0 else 0
         found = found[:place] + run + found[place:]
+    if chance.random() < 0.2:
+        found = _other_time(chance, found)
     return found
+
+
+def _other_time(chance: Random, data: bytes) -> bytes:
+    """Change two digits of a time, month or day, perhaps to what no clock shows."""
+    match = _TWO_DIGITS.search(data, chance.randrange(len(data) + 1))
+    if match is None:
+        return data
+    digits = b"%02d" % chance.choice((0, 13, 24, 32, 60, 99, chance.randrange(100)))
+    return data[: match.start()] + digits + data[match.end() :]
 
 
 TARGET = Target("logs", _seeds, mutate, prepare, Budget(cpu_s=0.2), most_bytes=1 << 20)
