@@ -578,6 +578,16 @@ def lost_path(chance: Chance, seed: int) -> Scenario:
                     ending=lambda _: ending)  # fmt: skip
 
 
+def all_stop(chance: Chance, seed: int) -> Scenario:
+    """Return a job all of whose ranks stop calling in front of the same operation."""
+    plan = of_size(plans.tensor_data, **_SHORT)(chance, seed)
+    state = "TIMEOUT" if chance.random() < 0.5 else "CANCELLED"
+    ranks = tuple(range(plan.machine.ranks))
+    ending = StopsCalling(_place(chance), float(chance.uniform(500, 1500)), state, ranks=ranks)
+    return Scenario(plan, statuses=frozenset({truth.CANNOT_TELL}), nameable=False,
+                    ending=lambda _: ending)  # fmt: skip
+
+
 def lost_gpu(chance: Chance, seed: int) -> Scenario:
     """Return a job whose GPU falls off its bus: its process dies, and the kernel says XID 79."""
     made = hang(of_size(plans.tensor_data, **_SHORT), dies, statuses=_DEAD)(chance, seed)
@@ -832,6 +842,7 @@ _HANGS = (
     Case("hang-mismatch", "hang", hang(replicas, mismatches), "a rank calls something else"),
     Case("hang-deadlock", "hang", hang(replicas, deadlocks, 2), "two ranks call in another order"),
     Case("hang-network", "hang", lost_path, "a transfer never ends"),
+    Case("hang-outside", "hang", all_stop, "all ranks stop in front of the same operation"),
     Case("hang-xid", "hang", lost_gpu, "a GPU falls off its bus"),
 )  # fmt: skip
 CASES = (*_HEALTHY, *_HEALTHY_SOLVERS, *_STRAGGLERS, *_PATHS, *_HANGS)

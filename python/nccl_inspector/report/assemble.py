@@ -9,9 +9,15 @@ from itertools import chain
 from nccl_inspector.analysis import join
 from nccl_inspector.analysis.clocks import Clock, in_common_time, read_clocks, silences_ns
 from nccl_inspector.analysis.coverage import Coverage
-from nccl_inspector.analysis.hang.describe import HungJob, describe_hangs, describe_stopped
+from nccl_inspector.analysis.hang.describe import (
+    HungJob,
+    describe_hangs,
+    describe_quiet_end,
+    describe_stopped,
+)
 from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.hang.find import find_hangs, find_stopped, may_hang
+from nccl_inspector.analysis.hang.quiet_end import QuietEnd, find_quiet_end, is_quiet
 from nccl_inspector.analysis.hang.unmeasured import Ends, find_unmeasured
 from nccl_inspector.analysis.hardware.findings import find_hardware
 from nccl_inspector.analysis.hardware.slow import SlowHardware, find_slow_hardware
@@ -79,6 +85,7 @@ from nccl_inspector.summary.codec import NodeSummary
 from nccl_inspector.summary.unpacked_samples import UnionColumns, union_columns
 from nccl_inspector.system.forked import Forked
 
+_PAUSES_OF = 16  # processes whose pauses are looked at, about
 _MANY_PROCESSES = 1024  # from here on, a child on a second processor is worthwhile
 
 
@@ -184,6 +191,17 @@ def _unions(process: Process) -> list[UnionColumns]:
         return union_columns(process.unions)
     except RefusedError:
         return []
+
+
+def _quiet_end(processes: Sequence[Process], ending: Ending) -> QuietEnd | None:
+    """Return the time without operations at the end of a job, compared with some processes' pauses.
+
+    `processes` are in common time.
+    """
+    if not is_quiet(processes, ending):
+        return None
+    some = processes[:: len(processes) // _PAUSES_OF + 1]
+    return find_quiet_end(processes, ending, map(_unions, some))
 
 
 def _places_on_nodes(placed: Sequence[tuple[str, Process]]) -> list[int]:
@@ -383,10 +401,12 @@ def _build(
     hung_job = HungJob(places, ending, job.job_id, comm_names)
     died = any(one.rule == rules.KILLED.id and one.severity == CRITICAL for one in unmeasured)
     stopped = () if hangs or died else find_stopped(*at_end)
+    quiet = None if hangs or died else _quiet_end(timed.processes, ending)
     located = places.locate(
         [
             *describe_hangs(hangs, hung_job),
             *describe_stopped(stopped, hung_job),
+            *([describe_quiet_end(quiet, hung_job)] if quiet else []),
             *(one for _, one in causes),
             *counters,
             *unmeasured,

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nccl_inspector.analysis.hang.ending import Ending
+from nccl_inspector.analysis.hang.quiet_end import QuietEnd
 from nccl_inspector.analysis.next_command import show_journal, show_stack
 from nccl_inspector.analysis.places import Places
 from nccl_inspector.model import rules
@@ -267,3 +268,25 @@ def describe_hangs(hangs: Sequence[Hang], job: HungJob) -> Iterator[Finding]:
         if first.roots:
             first = found[0]
         yield _finding(first, [one for one in found if one is not first], job)
+
+
+def describe_quiet_end(quiet: QuietEnd, job: HungJob) -> Finding:
+    """Return the finding about a job of which no rank was in an operation at its end."""
+    over = job.ending.is_over
+    when = "in the job's last" if over else "for"
+    return Finding(
+        rule=rules.HANG_OUTSIDE.id,
+        severity=rules.HANG_OUTSIDE.severity,
+        confidence=LOW,
+        title=f"perhaps hung: no rank was in an operation {when} {elapsed(quiet.lasted_s)}",
+        detail=f"The last operation ended at {_time(quiet.since_s)}. All measured ranks lived on, "
+        f"and none waits in an operation. Before that, no pause was longer than "
+        f"{elapsed(quiet.pause_s)}.",
+        period=Period(quiet.since_s, quiet.since_s + quiet.lasted_s),
+        entities=(Entity("job", ""),),
+        evidence=(
+            Evidence("boxes", "time without operations", quiet.lasted_s, "s", quiet.pause_s),
+        ),
+        actions=(rules.HANG_OUTSIDE.action,),
+        next="" if over else f"nccl-inspector ras {job.job_id}",
+    )
