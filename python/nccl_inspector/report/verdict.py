@@ -142,13 +142,11 @@ def judge(
 ) -> Verdict:
     """Return the verdict.
 
-    `no_data`: why nothing was measured; empty if something was. `most_missing`: at least half of
-    the ranks were not measured. `sampled`: what the exact records say, and whether they would have
-    shown a fault. `cost_min`: the share of the job's time from which on a cause is a warning.
-    `unseen`: what may have slowed the job without showing.
+    `no_data`: why no operation was measured to its end; empty if one was. A job may hang in its
+    first. `most_missing`: at least half of the ranks were not measured. `sampled`: what the exact
+    records say, and whether they would have shown a fault. `cost_min`: the share of the job's time
+    from which on a cause is a warning. `unseen`: what may have slowed the job without showing.
     """
-    if no_data:
-        return Verdict(NO_DATA, "", LOW, no_data)
     dead = _failed(state, findings)
     hang = next((one for one in findings if one.rule in _HANGS), None)
     if (
@@ -159,6 +157,8 @@ def judge(
         return _hung(hang, hangs)
     if dead and dead.confidence != LOW:
         return dead
+    if no_data and hang is None:
+        return Verdict(NO_DATA, "", LOW, no_data)
     found = _degraded(findings)
     if found is not None:
         return replace(found, waiting_share=waiting_share)

@@ -2,8 +2,8 @@
 """A job whose ranks all stopped calling operations long before it was ended, or still do nothing.
 
 No operation is in flight, so no rank waits for another one in NCCL, and nobody can be accused. Such
-a job is stuck in front of all its operations, in the setup of a communicator, or does something else
-for longer than it ever did before.
+a job is stuck outside of NCCL or in the setup of a communicator, or it does something else for
+longer than it ever did before.
 """
 
 from collections.abc import Iterable, Sequence
