@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from nccl_inspector.commands.card_output import COLOURS, exit_judging, has_colour
-from nccl_inspector.commands.options import conf_option, run_dir_option
+from nccl_inspector.commands.options import conf_option, json_option, run_dir_option
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.model.wording import number
@@ -43,7 +43,7 @@ def _ask(job: str, conf: Path | None, run_dir: Path | None) -> None:
     type=click.IntRange(1, 1 << 20),
     help="How many ranks the job has, so that a missing dump of the last ones is noticed.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@json_option
 @click.option(
     "--color",
     "colour",

@@ -36,11 +36,15 @@ class LateError(RefusedError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one child may use; memory is what it may add to what its parent has."""
+    """What one child may use; memory is what it may add to what its parent has.
+
+    `file_bytes`: the size of a file that it may write.
+    """
 
     cpu_s: int = 60
     wall_s: float = 120.0
     memory_bytes: int = 2 << 30
+    file_bytes: int = 0
 
 
 def _address_space() -> int:
@@ -53,7 +57,7 @@ def _limit(limits: Limits) -> None:
         (resource.RLIMIT_AS, room),
         (resource.RLIMIT_CPU, limits.cpu_s),
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_FSIZE, limits.file_bytes),
     ):
         hard = resource.getrlimit(kind)[1]
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -146,16 +150,17 @@ class _Child:
 
 
 def run_limited(
-    works: Sequence[Work], limits: Limits | None = None
+    works: Sequence[Work], limits: Limits | None = None, at_once: int = 0
 ) -> Generator[tuple[int, bytes | RefusedError], None, None]:
     """Yield the number of each piece of work and what it returned, or why there is nothing.
 
-    As many run at once as there are processors; they come in the order in which they end.
+    `at_once`: how many run at a time; 0: as many as there are processors. They come in the order in
+    which they end.
     """
     limits = limits or Limits()
     rest = list(enumerate(works))[::-1]
     running: dict[int, _Child] = {}
-    most = max(1, len(os.sched_getaffinity(0)))
+    most = at_once or max(1, len(os.sched_getaffinity(0)))
     try:
         while rest or running:
             while rest and len(running) < most:

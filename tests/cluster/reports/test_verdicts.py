@@ -25,7 +25,8 @@ from nccl_inspector.model.card import (
 from nccl_inspector.render.text import render_text
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.summary.attempts import load_summaries
-from tests.sandbox import Cluster
+from tests.sandbox import JOB_USER, Cluster
+from tests.support.repository import REPO
 from tests.support.sandbox import jobs
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -35,6 +36,15 @@ TWO_NODES = ("-N2", "--ntasks-per-node=2")
 SOME = ("--ops", "allreduce,allgather", "--sizes", "64K", "--seconds", "22")
 LONGER = (*SOME[:4], "--seconds", "45")  # what looks at queues tell takes its time
 ENDLESS = ("--ops", "allreduce", "--sizes", "64K", "--comms", "world", "--timeout", "0")
+# What others write into this job: PyTorch's dumps of a training whose rank 2 did not come, and a log
+# of an adapter that gave up, in which rank 5 is the first.
+RECORDED = REPO / "tests" / "support" / "recorded_flight_data" / "absent"
+LOG = REPO / "tests" / "unit" / "nccl_log" / "logs" / "cascade.log"
+WRITTEN = f"""for rank in 0 1 2 3; do
+    cp {RECORDED}/comm_lib_trace_rank_$rank nccl-inspector-$SLURM_JOB_ID.0-fr-rank_$rank
+done
+cat {LOG}
+"""
 # Twelve windows of ten seconds are what the detector needs; four of them are slow.
 WINDOWED = ("--ops", "allreduce,allgather", "--sizes", "256K", "--seconds", "165")
 FROM_S, UNTIL_S = 60, 100
@@ -80,7 +90,7 @@ TOGETHER = {
         (*TWO_NODES, "-wn[3-4]"),
         (*WINDOWED, "--comms", "node,world", "--throttle", f"all:12:{FROM_S}:{UNTIL_S}"),
     ),
-    "hung": (TWO_NODES, (*ENDLESS, "--steps", "100000", "--hang", "3:20")),
+    "hung": (TWO_NODES, (*ENDLESS, "--steps", "100000", "--hang", "2:20")),
     "mismatched": (TWO_NODES, (*ENDLESS, "--steps", "100000", "--mismatch", "2:20")),
     "killed": (TWO_NODES, (*ENDLESS, "--steps", "100000", "--deaf")),
 }
@@ -94,6 +104,7 @@ class Ended:
     state: str
     card: Card
     output: str
+    by_user: str  # what the user's own report says, which also reads what others wrote
 
     @property
     def steps_per_s(self) -> float:
@@ -118,14 +129,15 @@ class Ended:
 def _submit(cluster: Cluster, where: tuple[str, ...], words: tuple[str, ...]) -> int:
     return jobs.submit(
         cluster, "--nccl-inspector=report", "--gpus-per-task=1", "--mem=400", *where,
-        script=f"srun {jobs.standin(cluster, *words)}",
+        script=f"{WRITTEN if '--hang' in words else ''}srun {jobs.standin(cluster, *words)}",
     )  # fmt: skip
 
 
 def _end(cluster: Cluster, job_id: int) -> Ended:
     state = jobs.finish(cluster, job_id, 240)
     card = build_card(load_summaries(job_id, cluster.layout.reports, None))
-    return Ended(job_id, state, card, jobs.output(cluster, job_id))
+    by_user = cluster.report(job_id, user=JOB_USER).stdout
+    return Ended(job_id, state, card, jobs.output(cluster, job_id), by_user)
 
 
 def _kill_rank(cluster: Cluster, job_id: int, rank: int) -> None:
@@ -226,10 +238,22 @@ def test_a_rank_that_never_calls_is_named(ended: Mapping[str, Ended]) -> None:
     one = ended["hung"]
     # It was cancelled when the operation was a minute and a quarter old, and so was the job.
     assert one.card.verdict.status == CANNOT_TELL, one.text
-    assert one.card.verdict.summary.startswith("perhaps hung: rank 3 ("), one.text
+    assert one.card.verdict.summary.startswith("perhaps hung: rank 2 ("), one.text
     assert one.card.hangs[0].roots == one.card.hangs[0].never_issued
-    assert [name.split(" (")[0] for name in one.card.hangs[0].never_issued] == ["rank 3"]
+    assert [name.split(" (")[0] for name in one.card.hangs[0].never_issued] == ["rank 2"]
     assert one.card.exit_code == EXIT_NO_DATA
+
+
+def test_what_nccl_and_pytorch_wrote_stands_beside_it_and_changes_nothing(
+    ended: Mapping[str, Ended],
+) -> None:
+    one = ended["hung"]
+    text = " ".join(one.by_user.split())
+    assert f"VERDICT {one.card.verdict.status}" in text, one.by_user
+    assert "perhaps hung: rank 2 (" in text.partition("FINDINGS")[0]
+    assert "PyTorch's flight recorder: rank 2 did not call all_reduce 4" in text
+    assert "The measurements name the same rank." in text
+    assert "NCCL's log: a network adapter gave up on a peer" in text
 
 
 def test_a_rank_that_calls_something_else_is_named(ended: Mapping[str, Ended]) -> None:
