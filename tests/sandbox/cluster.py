@@ -72,15 +72,13 @@ class Cluster:
         """A stand-in (`nccl-standin`, `libcuda.so.1`) where job users can reach it."""
         return self.layout.tools / name
 
-    def report(
-        self, job_id: int, *words: str, user: str = "root"
-    ) -> subprocess.CompletedProcess[str]:
+    def report(self, job_id: int, *words: str) -> subprocess.CompletedProcess[str]:
         """What `nccl-inspector report` says of a job. Raises ClusterError without the program."""
         program = agent_program(self.layout)
         if program is None:
             raise ClusterError("nccl-inspector is not installed: make setup")
         argv = [str(program), "report", str(job_id), *words]
-        return self.head.run([*argv, "--conf", str(self.layout.product_conf)], user=user)
+        return self.head.run([*argv, "--conf", str(self.layout.product_conf)], user="root")
 
     def sbatch(
         self,

@@ -142,7 +142,7 @@ HANG_OUTSIDE: Final = Rule(
     severity=WARNING,
     summary="No rank was in an operation for a long time before the job was ended.",
     meaning="All measured ranks lived and none waited in an operation, for 5 min or more and for "
-    "three times as long as ever before in this job. So they were stuck outside of NCCL, or in the "
+    "ten times as long as ever before in this job. So they were stuck outside of NCCL, or in the "
     "setup of a communicator, or they did something that takes longer than all that they did "
     "before. It accuses nobody. A job that ended by itself, or whose operations were not all seen, "
     "never has this finding. One-sided operations are never seen.",

@@ -22,8 +22,12 @@ from nccl_inspector.model.card import (
     STRAGGLER,
     Card,
 )
+from nccl_inspector.nccl_log.files import read_logs
 from nccl_inspector.render.text import render_text
 from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.flight_words import read_job_dumps
+from nccl_inspector.report.job_context import JobContext
+from nccl_inspector.report.nccl_words import words_of
 from nccl_inspector.summary.attempts import load_summaries
 from tests.sandbox import JOB_USER, Cluster
 from tests.support.repository import REPO
@@ -36,6 +40,7 @@ TWO_NODES = ("-N2", "--ntasks-per-node=2")
 SOME = ("--ops", "allreduce,allgather", "--sizes", "64K", "--seconds", "22")
 LONGER = (*SOME[:4], "--seconds", "45")  # what looks at queues tell takes its time
 ENDLESS = ("--ops", "allreduce", "--sizes", "64K", "--comms", "world", "--timeout", "0")
+CROSSED = ("--ops", "allreduce", "--sizes", "64K", "--comms", "node,world", "--timeout", "0")
 # What others write into this job: PyTorch's dumps of a training whose rank 2 did not come, and a log
 # of an adapter that gave up, in which rank 5 is the first.
 RECORDED = REPO / "tests" / "support" / "recorded_flight_data" / "absent"
@@ -92,6 +97,7 @@ TOGETHER = {
     ),
     "hung": (TWO_NODES, (*ENDLESS, "--steps", "100000", "--hang", "2:20")),
     "mismatched": (TWO_NODES, (*ENDLESS, "--steps", "100000", "--mismatch", "2:20")),
+    "crossed": (TWO_NODES, (*CROSSED, "--steps", "100000", "--crossed", "1:20")),
     "killed": (TWO_NODES, (*ENDLESS, "--steps", "100000", "--deaf")),
 }
 
@@ -104,7 +110,7 @@ class Ended:
     state: str
     card: Card
     output: str
-    by_user: str  # what the user's own report says, which also reads what others wrote
+    with_words: Card  # with what NCCL and PyTorch wrote, as a user's own report has it
 
     @property
     def steps_per_s(self) -> float:
@@ -136,8 +142,13 @@ def _submit(cluster: Cluster, where: tuple[str, ...], words: tuple[str, ...]) ->
 def _end(cluster: Cluster, job_id: int) -> Ended:
     state = jobs.finish(cluster, job_id, 240)
     card = build_card(load_summaries(job_id, cluster.layout.reports, None))
-    by_user = cluster.report(job_id, user=JOB_USER).stdout
-    return Ended(job_id, state, card, jobs.output(cluster, job_id), by_user)
+    home = cluster.home(JOB_USER)
+    context = JobContext(
+        words=words_of(read_logs([home / f"{job_id}.out"])),
+        dumps=read_job_dumps(home, job_id, home.stat().st_uid),
+    )
+    with_words = build_card(load_summaries(job_id, cluster.layout.reports, None), context)
+    return Ended(job_id, state, card, jobs.output(cluster, job_id), with_words)
 
 
 def _kill_rank(cluster: Cluster, job_id: int, rank: int) -> None:
@@ -159,7 +170,7 @@ def ended(shared_cluster: Cluster) -> Mapping[str, Ended]:
         jobs.wait_for_operations(cluster, ids["killed"], 4, 20)
         _kill_rank(cluster, ids["killed"], 1)
         time.sleep(HANGS_S)
-        for name in ("hung", "mismatched", "killed"):
+        for name in ("hung", "mismatched", "crossed", "killed"):
             cluster.run_as("root", ["scancel", str(ids[name])])
         found |= {name: _end(cluster, job_id) for name, job_id in ids.items()}
     finally:
@@ -248,9 +259,8 @@ def test_what_nccl_and_pytorch_wrote_stands_beside_it_and_changes_nothing(
     ended: Mapping[str, Ended],
 ) -> None:
     one = ended["hung"]
-    text = " ".join(one.by_user.split())
-    assert f"VERDICT {one.card.verdict.status}" in text, one.by_user
-    assert "perhaps hung: rank 2 (" in text.partition("FINDINGS")[0]
+    text = " ".join(render_text(one.with_words).split())
+    assert one.with_words.verdict == one.card.verdict
     assert "PyTorch's flight recorder: rank 2 did not call all_reduce 4" in text
     assert "The measurements name the same rank." in text
     assert "NCCL's log: a network adapter gave up on a peer" in text
@@ -261,6 +271,16 @@ def test_a_rank_that_calls_something_else_is_named(ended: Mapping[str, Ended]) -
     assert one.card.verdict.status == HUNG, one.text
     assert one.card.hangs[0].verdict == "mismatched"
     assert [name.split(" (")[0] for name in one.card.hangs[0].mismatched] == ["rank 2"]
+
+
+def test_a_rank_that_uses_two_communicators_in_another_order_is_a_deadlock(
+    ended: Mapping[str, Ended],
+) -> None:
+    one = ended["crossed"]
+    assert one.card.verdict.status == HUNG, one.text
+    hangs = {hang.verdict: hang for hang in one.card.hangs}
+    assert "deadlock" in hangs, one.text
+    assert "rank 1" in [name.split(" (")[0] for name in hangs["deadlock"].roots]
 
 
 def test_a_rank_that_was_killed_is_named(ended: Mapping[str, Ended]) -> None:

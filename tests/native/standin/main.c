@@ -92,6 +92,15 @@ static void use_comm(struct app *app, struct comm *comm)
 		world_barrier(&app->world);
 }
 
+/* The communicator to use next, which with --crossed is another than that of the others. */
+static int own_order(const struct app *app, int i)
+{
+	const struct options *opt = &app->opt;
+	bool crossed = opt->crossed_rank == app->world.rank && app->steps >= opt->crossed_step;
+
+	return crossed ? opt->n_comms - 1 - i : i;
+}
+
 static void say(struct app *app, bool last)
 {
 	uint64_t now = host_ns();
@@ -127,7 +136,7 @@ static void loop(struct app *app)
 				pause();
 		}
 		for (int i = 0; i < opt->n_comms; i++)
-			use_comm(app, &app->comms[i]);
+			use_comm(app, &app->comms[own_order(app, i)]);
 		app->steps++;
 		say(app, false);
 	}

@@ -42,6 +42,8 @@ static const char help[] =
     "                      the others wait; without --timeout for ever; means --no-barrier\n"
     "  --mismatch R[:STEP] rank R calls another operation than the others from step STEP on\n"
     "                      (default 3): both begin and neither ends; the rest as --hang\n"
+    "  --crossed R[:STEP]  rank R uses the communicators in reverse order from step STEP on\n"
+    "                      (default 3): a deadlock; the rest as --hang\n"
     "  --deaf              who loses a neighbour waits for ever, as NCCL does over NVLink\n"
     "  --corrupt R         rank R contributes one wrong number: who gets it must notice\n"
     "\n"
@@ -171,6 +173,7 @@ enum {
 	O_THROTTLE,
 	O_HANG,
 	O_MISMATCH,
+	O_CROSSED,
 	O_CORRUPT,
 	O_DEAF,
 	O_API,
@@ -198,6 +201,7 @@ static const struct option words[] = {
 	{ "throttle", required_argument, NULL, O_THROTTLE },
 	{ "hang", required_argument, NULL, O_HANG },
 	{ "mismatch", required_argument, NULL, O_MISMATCH },
+	{ "crossed", required_argument, NULL, O_CROSSED },
 	{ "corrupt", required_argument, NULL, O_CORRUPT },
 	{ "deaf", no_argument, NULL, O_DEAF },
 	{ "api", required_argument, NULL, O_API },
@@ -272,6 +276,9 @@ static void take_word(struct options *opt, int word)
 	case O_MISMATCH:
 		rank_and("--mismatch", optarg, &opt->mismatch_rank, &opt->mismatch_step);
 		break;
+	case O_CROSSED:
+		rank_and("--crossed", optarg, &opt->crossed_rank, &opt->crossed_step);
+		break;
 	case O_CORRUPT:
 		opt->corrupt_rank = (int)number("--corrupt", optarg, 0, 1000000);
 		break;
@@ -323,6 +330,8 @@ void options_parse(struct options *opt, int argc, char **argv)
 		.hang_step = 3,
 		.mismatch_rank = -1,
 		.mismatch_step = 3,
+		.crossed_rank = -1,
+		.crossed_step = 3,
 		.corrupt_rank = -1,
 		.barrier = true,
 		.finalize = true,
@@ -334,7 +343,7 @@ void options_parse(struct options *opt, int argc, char **argv)
 		die("'%s' is not an option; see --help", argv[optind]);
 	if (!opt->steps && !opt->seconds)
 		opt->seconds = 10;
-	hangs = opt->hang_rank >= 0 || opt->mismatch_rank >= 0;
+	hangs = opt->hang_rank >= 0 || opt->mismatch_rank >= 0 || opt->crossed_rank >= 0;
 	if (hangs)
 		opt->barrier =
 		    false; /* so that the waiting is inside NCCL, where it is looked for */

@@ -41,6 +41,8 @@ struct options {
 	uint64_t hang_step;
 	int mismatch_rank; /* -1: none */
 	uint64_t mismatch_step;
+	int crossed_rank; /* -1: none */
+	uint64_t crossed_step;
 	bool mismatched;  /* it has come to that */
 	int corrupt_rank; /* -1: none */
 	bool barrier;

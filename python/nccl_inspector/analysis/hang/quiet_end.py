@@ -16,7 +16,7 @@ from nccl_inspector.model.process import COMM_LIVE, KILLED, NS_PER_S, RUNNING, P
 from nccl_inspector.summary.unpacked_samples import UnionColumns
 
 QUIET_S = 300.0
-PAUSE_TIMES = 3.0  # so many times longer than every pause before it
+PAUSE_TIMES = 10.0  # so many times longer than every pause before it
 ACTIVE_S = 120.0  # a job that used NCCL for less time does not tell what is usual for it
 # With an older interface a graph's replays are not told, so quiet does not mean idle.
 _API_MIN = 4
