@@ -136,6 +136,15 @@ class Meeting:
     mixed: bool
     seats: Mapping[int, Seat]
 
+    def kinds(self) -> set[tuple[int, int]]:
+        """Return the functions and size classes of the operations that ended in it."""
+        return {
+            (key.func, key.size_class)
+            for seat in self.seats.values()
+            for key in seat.process.keys
+            if key.comm == seat.comm.index
+        }
+
     def place_of(self, seat: Seat, operation: Operation) -> OpPlace:
         """Return the place of an operation that is in flight at this seat."""
         pair = (seat.comm.rank, operation.peer) if operation.peer >= 0 else None

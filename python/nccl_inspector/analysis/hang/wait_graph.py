@@ -147,9 +147,11 @@ class WaitGraph:
         """Build the graph from all waits; "now" is the last sign of life of any process."""
         self.waits = {wait.place: wait for wait in waits}
         self.pictures = {place: _look(wait, signs) for place, wait in self.waits.items()}
-        self._called: dict[tuple[str, int], list[Meeting]] = defaultdict(list)
+        self._by_size: dict[int, list[Meeting]] = defaultdict(list)
         for meeting in meetings:
-            self._called[meeting.name, meeting.nranks].append(meeting)
+            if not meeting.mixed:
+                self._by_size[meeting.nranks].append(meeting)
+        self._kinds_of: dict[int, set[tuple[int, int]]] = {}  # cached
         edges: list[tuple[_Node, _Node]] = []
         for place, wait in self.waits.items():
             picture = self.pictures[place]
@@ -233,18 +235,40 @@ class WaitGraph:
     def _through(self, done: OpPlace, stuck: OpPlace) -> int:
         """Return how many processes are in `stuck` and have the counterpart of `done` behind them.
 
-        The counterpart is the operation of a communicator with the same name and size.
+        The counterpart is the operation of a communicator that does the same for other ranks.
         """
         like = self.waits[done].meeting
-        if like.mixed or not like.name:
+        if like.mixed:
             return 0
         inside = set(self.waits[stuck].begun())
         return sum(
             seat.who in inside and seat.comm.last_sequence >= done.ordinal
-            for meeting in self._called.get((like.name, like.nranks), ())
-            if meeting is not like and not meeting.mixed
+            for meeting in self._counterparts(like)
             for seat in meeting.seats.values()
         )
+
+    def _counterparts(self, like: Meeting) -> list[Meeting]:
+        """Return the communicators of the same size and name.
+
+        Programs may name each communicator differently, or none. Then those count that have no
+        process in common with this one and had the same kinds of operations.
+        """
+        alike = [one for one in self._by_size.get(like.nranks, ()) if one is not like]
+        named = [one for one in alike if like.name and one.name == like.name]
+        if named:
+            return named
+        own = {seat.who for seat in like.seats.values()}
+        return [
+            one
+            for one in alike
+            if own.isdisjoint(seat.who for seat in one.seats.values())
+            and self._kinds(one) == self._kinds(like)
+        ]
+
+    def _kinds(self, meeting: Meeting) -> set[tuple[int, int]]:
+        if meeting.id not in self._kinds_of:
+            self._kinds_of[meeting.id] = meeting.kinds()
+        return self._kinds_of[meeting.id]
 
     def _minority(self, end: End[_Node]) -> set[int]:
         """Return the processes of the knot that are not where most ranks of their communicator are.

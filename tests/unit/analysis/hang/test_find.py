@@ -329,18 +329,21 @@ def test_of_two_orders_the_ranks_in_the_minority_are_named(waits: bool) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("named", ["alike", "apart", "not"])
 @pytest.mark.parametrize("odd", [(5, 20), (0, 4), (5, 4, 0)], ids=["apart", "a tie", "more"])
-def test_replicas_that_came_through_tell_which_order_is_the_odd_one(odd: Sequence[int]) -> None:
+def test_replicas_that_came_through_tell_which_order_is_the_odd_one(
+    odd: Sequence[int], named: str
+) -> None:
     """Who is in the minority of its own replicas is not in the knot's other communicators."""
     ranks = tuple(range(32))
     world = [Call(Group(7, "world", ranks), "AllReduce", 8), SYNC]
     programs = []
     for rank in ranks:
-        replicas = Group(8 + rank % 4, "dp", ranks[rank % 4 :: 4])
-        if len(odd) == 2 and odd[1] == 4:  # of two ranks each: one against one
-            replicas = Group(8 + rank % 16, "dp", (rank % 16, rank % 16 + 16))
-        calls = [Call(replicas, "AllReduce", 8), SYNC]
-        programs.append(world + calls if rank in odd else calls + world)
+        each = 16 if len(odd) == 2 and odd[1] == 4 else 4  # of two ranks each: one against one
+        first = rank % each
+        name = {"alike": "dp", "apart": f"dp{first}", "not": ""}[named]
+        calls = [Call(Group(8 + first, name, ranks[first::each]), "AllReduce", 8), SYNC]
+        programs.append(calls + (world + calls if rank in odd else calls + world))
     hangs = hangs_of(stood(programs, {}))
     assert {hang.verdict for hang in hangs} == {DEADLOCK}
     assert {hang.roots for hang in hangs} == {tuple(f"rank {rank}" for rank in sorted(odd))}
