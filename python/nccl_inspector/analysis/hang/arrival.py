@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from nccl_inspector.analysis.claims import Run, gaps
+from nccl_inspector.model.bandwidth import size_class
 from nccl_inspector.model.process import (
     COMM_FOLDED,
     DROP_REASONS,
@@ -137,12 +138,17 @@ class Meeting:
     seats: Mapping[int, Seat]
 
     def kinds(self) -> set[tuple[int, int]]:
-        """Return the functions and size classes of the operations that ended in it."""
-        return {
+        """Return the functions and size classes of its operations, also of those in flight."""
+        ended = {
             (key.func, key.size_class)
             for seat in self.seats.values()
             for key in seat.process.keys
             if key.comm == seat.comm.index
+        }
+        return ended | {
+            (one.func, size_class(one.bytes))
+            for seat in self.seats.values()
+            for one in seat.operations
         }
 
     def place_of(self, seat: Seat, operation: Operation) -> OpPlace:

@@ -251,7 +251,7 @@ class WaitGraph:
         """Return the communicators of the same size and name.
 
         Programs may name each communicator differently, or none. Then those count that have no
-        process in common with this one and had the same kinds of operations.
+        process in common with this one and had all kinds of its operations.
         """
         alike = [one for one in self._by_size.get(like.nranks, ()) if one is not like]
         named = [one for one in alike if like.name and one.name == like.name]
@@ -262,7 +262,7 @@ class WaitGraph:
             one
             for one in alike
             if own.isdisjoint(seat.who for seat in one.seats.values())
-            and self._kinds(one) == self._kinds(like)
+            and self._kinds(like) <= self._kinds(one)
         ]
 
     def _kinds(self, meeting: Meeting) -> set[tuple[int, int]]:

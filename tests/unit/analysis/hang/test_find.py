@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -24,7 +25,7 @@ from nccl_inspector.model.card import (
 )
 from nccl_inspector.model.net import Net
 from nccl_inspector.model.process import DISABLED, FUNCS, KILLED, RUNNING, Histogram, Peer, Process
-from tests.support.boxes import NOW_NS
+from tests.support.boxes import NOW_NS, fixed_chance
 from tests.support.synthetic.jobs import Group, Model, through_summaries
 from tests.support.synthetic.standstill import (
     STOOD_NS,
@@ -343,10 +344,54 @@ def test_replicas_that_came_through_tell_which_order_is_the_odd_one(
         first = rank % each
         name = {"alike": "dp", "apart": f"dp{first}", "not": ""}[named]
         calls = [Call(Group(8 + first, name, ranks[first::each]), "AllReduce", 8), SYNC]
-        programs.append(calls + (world + calls if rank in odd else calls + world))
+        programs.append(world + calls if rank in odd else calls + world)
     hangs = hangs_of(stood(programs, {}))
     assert {hang.verdict for hang in hangs} == {DEADLOCK}
     assert {hang.roots for hang in hangs} == {tuple(f"rank {rank}" for rank in sorted(odd))}
+
+
+def renamed(call: Call, named: str) -> Call:
+    """Return a call in a communicator that has a name of its own, or none."""
+    if call.group is None:
+        return call
+    name = f"{call.group.name}{call.group.id}" if named == "apart" else ""
+    return replace(call, group=replace(call.group, name=name), needs=())
+
+
+def swapped(program: Sequence[Call], chance: Random) -> list[Call] | None:
+    """Return a program in which two calls of different communicators have changed places.
+
+    The host waits between them. None: the chosen call has no other to change with.
+    """
+    calls = [n for n, one in enumerate(program) if one.group and one.peer < 0]
+    first = chance.choice(calls[:-1])
+    later = [n for n in calls if n > first and program[n].group != program[first].group]
+    if not later:
+        return None
+    second = chance.choice(later[:3])
+    found = list(program)
+    found[first], found[second] = found[second], found[first]
+    return [*found[: first + 1], SYNC, *found[first + 1 :]]
+
+
+@pytest.mark.parametrize("named", ["apart", "not"])
+@pytest.mark.parametrize("model", [Model(2, 2, 1), Model(2, 4, 1), Model(4, 2, 1), CUBE], ids=str)
+def test_who_takes_any_two_calls_in_another_order_is_among_those_named(
+    model: Model, named: str
+) -> None:
+    chance = fixed_chance(100 * model.ranks + len(named))
+    programs = [[renamed(call, named) for call in one] for one in parallel_programs(model)]
+    found = 0
+    for _ in range(25):
+        culprit = chance.randrange(model.ranks)
+        program = swapped(programs[culprit], chance)
+        if program is None:
+            continue
+        mixed = [program if rank == culprit else one for rank, one in enumerate(programs)]
+        hangs = hangs_of(stood(mixed, {}))
+        found += bool(hangs)
+        assert not hangs or not hangs[0].roots or f"rank {culprit}" in hangs[0].roots
+    assert found
 
 
 def test_the_first_stuck_operation_is_told_and_not_one_that_nobody_has_entered() -> None:
