@@ -67,7 +67,9 @@ HANG_DIVERGENT: Final = Rule(
     summary="A rank never called the operation in which others wait.",
     meaning="The rank still gave signs of life, and nothing that was measured holds it up. The "
     "finding says what the rank called last and when, if that is known. It does not say what the "
-    "rank did instead.",
+    "rank did instead. If most other ranks are in no operation either, the finding names nobody: "
+    "the waiting ranks may have called one operation more than all others, for example because "
+    "they had more batches.",
     action="look at what this rank did instead: its stack, its log, its input",
     otherwise=_PERHAPS,
 )

@@ -80,6 +80,13 @@ def did_not_join() -> list[Process]:
     return hung_processes(stops=40)
 
 
+def one_too_many() -> list[Process]:
+    """Rank 5 had a batch more than the others."""
+    programs = [[Call(WORLD, "AllReduce", 8)] * 50 for _ in EVERYBODY]
+    programs[5] = [*programs[5], programs[5][0]]
+    return stood(programs, {})
+
+
 def blocked() -> list[Process]:
     """Rank 5 called it, and its kernel never begins."""
     programs = parallel_programs(CUBE)
@@ -160,6 +167,9 @@ PLANTED = {
     "did not join": Planted(
         did_not_join, "CANCELLED", HUNG, rules.HANG_DIVERGENT, ("rank 5",)
     ),
+    "one operation too many": Planted(
+        one_too_many, "CANCELLED", HUNG, rules.HANG_DIVERGENT, ()
+    ),
     "its GPU did not start it": Planted(
         blocked, "CANCELLED", HUNG, rules.HANG_BLOCKED, ("rank 5",)
     ),
@@ -222,6 +232,16 @@ def test_what_others_wrote_is_told_beside_it_and_contradicts_nothing(name: str) 
         assert [one for one in card.findings if one not in said] == [*alone.findings]
         assert replace(card.verdict, summary="") == replace(alone.verdict, summary="")
         assert card.verdict.summary.startswith(alone.verdict.summary)
+
+
+def test_who_may_have_called_one_operation_too_many_is_told_without_an_accusation() -> None:
+    card = card_of(PLANTED["one operation too many"])
+    (hang,) = [one for one in card.findings if one.rule == rules.HANG_DIVERGENT.id]
+    assert hang.title == (
+        "rank 5 (n2 GPU5, pid 6) waits in AllReduce 51 of world, which 7 others never called"
+    )
+    assert "either it is one too many, or they stopped" in hang.detail
+    assert not [one for one in hang.entities if one.kind == "rank"]
 
 
 def test_a_rank_that_wrote_no_dump_is_told_as_the_first_suspect_beside_the_measured_one() -> None:

@@ -66,7 +66,7 @@ def _who(hang: Hang) -> tuple[str, ...]:
 
     The answer is empty if all have come, or if what holds them up is not known.
     """
-    if hang.roots or hang.verdict in (TRANSPORT, NETWORK, BLOCKED):
+    if hang.roots or hang.verdict in (TRANSPORT, NETWORK, BLOCKED, DIVERGENT):
         return hang.roots
     if hang.verdict == NOT_MEASURED and hang.not_measured:
         return hang.not_measured
@@ -143,6 +143,10 @@ def _nobody_named(hang: Hang, job: HungJob) -> str:
     if hang.verdict in (TRANSPORT, NETWORK):
         verb = "does" if count == 1 else "do"
         return f"{ranks} {verb} not come out of {operation}, to which all have come"
+    if hang.verdict == DIVERGENT:
+        who = cut_list((said_entity(job.places.rank(one)) for one in hang.waiting), _NAMES_SHOWN)
+        verb, others = "waits" if count == 1 else "wait", len(hang.never_issued)
+        return f"{who} {verb} in {operation}, which {others:,} others never called"
     return f"{ranks} {'waits' if count == 1 else 'wait'} in {operation}"
 
 
@@ -202,6 +206,8 @@ def _detail(hang: Hang, behind: Sequence[Hang]) -> str:
     waited = f"{len(hang.waiting):,} waited in it for {elapsed(hang.age_s)}."
     if not hang.waiting:
         waited = f"It was called {elapsed(hang.age_s)} before the end, and nobody was in it."
+    if hang.verdict == DIVERGENT and not hang.roots:
+        waited += " Most others are in no operation: either it is one too many, or they stopped."
     others = len(behind)
     if others:
         waited += (
@@ -225,7 +231,7 @@ def _finding(hang: Hang, behind: Sequence[Hang], job: HungJob) -> Finding:
     return Finding(
         rule=rule.id,
         severity=rule.severity if hang.confirmed else WARNING,
-        confidence=LOW if hang.verdict in (TRANSPORT, NOT_MEASURED) else confidence,
+        confidence=LOW if hang.verdict in (TRANSPORT, NOT_MEASURED) or not who else confidence,
         title=f"{sure}{_title(hang, job)}",
         detail=_detail(hang, behind),
         period=Period(since_s, since_s + hang.age_s) if since_s is not None else None,

@@ -151,6 +151,13 @@ class WaitGraph:
         for meeting in meetings:
             if not meeting.mixed:
                 self._by_size[meeting.nranks].append(meeting)
+        self._meetings_of: dict[int, list[int]] = defaultdict(list)
+        self._busy: list[tuple[int, int]] = []  # of each meeting: ranks in operations, and idle ones
+        for at, meeting in enumerate(meetings):
+            busy = sum(bool(seat.process.operations) for seat in meeting.seats.values())
+            self._busy.append((busy, len(meeting.seats) - busy))
+            for seat in meeting.seats.values():
+                self._meetings_of[seat.who].append(at)
         self._kinds_of: dict[int, set[tuple[int, int]]] = {}  # cached
         edges: list[tuple[_Node, _Node]] = []
         for place, wait in self.waits.items():
@@ -185,6 +192,19 @@ class WaitGraph:
         if self.pictures[node].not_measured:
             return set()
         return set(self.pictures[node].mismatched) or set(self.stuck(self.waits[node])[1])
+
+    def is_among_idle(self, who: int) -> bool:
+        """Tell whether most of the processes with which this one communicates have nothing to do.
+
+        Who stops holds up the others sooner or later. If most others are in no operation, somebody
+        may have called one more than they, and it is not known who is wrong.
+        """
+        busy, idle = 0, 0
+        for at in self._meetings_of.get(who, ()):
+            found_busy, found_idle = self._busy[at]
+            busy, idle = busy + found_busy, idle + found_idle
+        own = len(self._meetings_of.get(who, ()))  # it is idle itself
+        return busy < idle - own
 
     def stuck(self, wait: Wait) -> tuple[str, tuple[int, ...]]:
         """Return why an operation to which all have come does not end, and who is involved."""

@@ -394,6 +394,20 @@ def test_who_takes_any_two_calls_in_another_order_is_among_those_named(
     assert found
 
 
+@pytest.mark.parametrize("caller", range(0, CUBE.ranks, 3))
+@pytest.mark.parametrize("func", ["AllReduce", "Send"])
+def test_where_one_rank_called_one_operation_more_its_innocent_peers_are_not_accused(
+    caller: int, func: str
+) -> None:
+    """A rank with a batch more than the others waits alone."""
+    programs = parallel_programs(CUBE)
+    more = next(one for one in reversed(programs[caller]) if one.group and one.func == func)
+    programs[caller] = [*programs[caller], more]
+    hangs = hangs_of(stood(programs, {}))
+    assert [(one.verdict, one.waiting) for one in hangs] == [(DIVERGENT, (f"rank {caller}",))]
+    assert hangs[0].roots == ()
+
+
 def test_the_first_stuck_operation_is_told_and_not_one_that_nobody_has_entered() -> None:
     first, second = Group(9, "first", (0, 1, 2, 3)), Group(7, "second", (0, 1, 2, 3))
     calls = [Call(first, "AllReduce", 8), Call(second, "AllReduce", 8), SYNC]
