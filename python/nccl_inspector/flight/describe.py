@@ -141,6 +141,10 @@ def _title(one: Stuck, words: _Words) -> str:
     match one.cause:
         case Cause.NO_DUMP:
             return f"{who} left no dump; {_others(one, it)}"
+        case Cause.NOT_CALLED if not one.roots:
+            waiting, others = one.operation.waiting, len(one.operation.absent)
+            verb = "waits" if len(waiting) == 1 else "wait"
+            return f"{said_ranks(waiting)} {verb} in {it}, which {others:,} others did not call"
         case Cause.NOT_CALLED:
             return f"{who} did not call {it}; {_others(one, 'it')}"
         case Cause.MISMATCHED:
@@ -188,6 +192,8 @@ def _detail(one: Stuck, words: _Words) -> Iterator[str]:
         more = f", or one of {number(others, 'other line')}" if others else ""
         yield f"Waiting at {line}{more}."
     yield from _roots_at(one, words)
+    if one.cause is Cause.NOT_CALLED and not one.roots:
+        yield "Most others are in no operation: either it is one too many, or they stopped."
     if not operation.is_first:
         yield (
             "Records of earlier operations were overwritten, so an earlier one may be the first "
@@ -219,7 +225,7 @@ def _finding(one: Stuck, words: _Words) -> Finding:
     return Finding(
         rule=rule.id,
         severity=rule.severity,
-        confidence=_CONFIDENCE.get(one.cause, MEDIUM),
+        confidence=LOW if not one.roots else _CONFIDENCE.get(one.cause, MEDIUM),
         title=_title(one, words),
         detail=" ".join(_detail(one, words)),
         period=period,
@@ -306,7 +312,7 @@ def describe(found: Found) -> Told:
     """Return what the dumps say; there are no findings if all is well."""
     evidence = found.evidence
     words, groups = _Words(evidence), find_groups(evidence)
-    all_open = find_stuck(list(find_open(groups, evidence)))
+    all_open = find_stuck(list(find_open(groups, evidence)), len(evidence.dumps))
     stuck = [
         one
         for one in all_open

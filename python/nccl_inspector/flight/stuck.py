@@ -45,9 +45,12 @@ class Stuck:
 class _Graph:
     """Ranks and operations that do not end."""
 
-    def __init__(self, operations: Sequence[Open]) -> None:
+    def __init__(self, operations: Sequence[Open], ranks: int) -> None:
         self.by_place = {one.place: one for one in operations}
         self.inside = _inside(operations)
+        # Who stops holds up the others sooner or later. If most ranks are in no operation, somebody
+        # may have called one more than they, and it is not known who is wrong.
+        self._most_are_idle = len(self.inside) < ranks - len(self.inside) - 1
         edges: list[tuple[_Node, _Node]] = [
             (rank, one.place) for rank, found in self.inside.items() for one in found
         ]
@@ -74,7 +77,10 @@ class _Graph:
                       if isinstance(rank, int)}  # fmt: skip
             return Stuck(one, Cause.DEADLOCK, tuple(sorted(circle)), circle)
         roots = self._roots(ends)
-        return Stuck(one, self._cause(one, ends, set(roots)), roots, {})
+        cause = self._cause(one, ends, set(roots))
+        if cause is Cause.NOT_CALLED and self._most_are_idle:
+            roots = ()
+        return Stuck(one, cause, roots, {})
 
     def _in(self, rank: int, end: End[_Node]) -> Open:
         return next(one for one in self.inside[rank] if one.place in end)
@@ -128,13 +134,14 @@ def _is_direct(one: Stuck) -> bool:
     return bool(late.intersection(one.roots))
 
 
-def find_stuck(operations: Sequence[Open]) -> list[Stuck]:
+def find_stuck(operations: Sequence[Open], ranks: int) -> list[Stuck]:
     """Return what is stuck, once for each root, at the operation that the root itself holds up.
 
+    `ranks`: how many have a dump that could be read.
     If there are several such operations, the one to which others came first is returned. Those
     whose roots are known come first.
     """
-    graph = _Graph(operations)
+    graph = _Graph(operations, ranks)
     by_root: dict[tuple[str, tuple[int, ...], str], list[Stuck]] = defaultdict(list)
     for one in sorted(operations, key=lambda one: (one.since_ns, str(one.place))):
         found = graph.stuck(one)

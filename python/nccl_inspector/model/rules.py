@@ -445,7 +445,9 @@ FLIGHT_NOT_CALLED: Final = Rule(
     severity=CRITICAL,
     summary="A rank did not call the operation in which others wait.",
     meaning=f"{_FLIGHT}This rank wrote a dump, so its process lived, and it was in no other "
-    "recorded operation. The finding says what the rank called last, and where in the program.",
+    "recorded operation. The finding says what the rank called last, and where in the program. If "
+    "most ranks are in no operation, the finding names nobody: the waiting ranks may have called "
+    "one operation too many.",
     action="look at what this rank did after its last call: its stack, its log, its input",
     otherwise=_IN_REPORT,
 )

@@ -11,7 +11,7 @@ import pytest
 from nccl_inspector.flight.describe import Told, describe
 from nccl_inspector.flight.files import read_dumps
 from nccl_inspector.model import rules
-from nccl_inspector.model.card import WARNING
+from nccl_inspector.model.card import LOW, WARNING
 from tests.support.flight_dumps import dump, entry, write
 
 WORLD = {"0": [0, 1, 2, 3]}
@@ -45,6 +45,18 @@ def test_a_rank_that_did_not_call_is_named(tmp_path: Path) -> None:
     assert one_title(tmp_path, ranks, rules.FLIGHT_NOT_CALLED) == (
         "rank 1 did not call all_reduce 4 of default_pg; 3 others wait in it"
     )
+
+
+def test_who_may_have_called_one_operation_too_many_is_told_without_an_accusation(
+    tmp_path: Path,
+) -> None:
+    ranks = {rank: called(waits()) if rank == 1 else called() for rank in range(4)}
+    told = tell(tmp_path, ranks)
+    (finding,) = told.findings
+    assert finding.rule == rules.FLIGHT_NOT_CALLED.id
+    assert finding.title == "rank 1 waits in all_reduce 4 of default_pg, which 3 others did not call"
+    assert "either it is one too many, or they stopped" in finding.detail
+    assert (finding.entities, finding.confidence) == ((), LOW)
 
 
 @pytest.mark.parametrize("culprit", range(4))
