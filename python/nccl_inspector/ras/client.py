@@ -31,6 +31,10 @@ class RasError(InspectorError):
     """The service is not there, gives no answer in time, or refuses."""
 
 
+class NobodyListensError(RasError):
+    """No process listens at the address."""
+
+
 class RefusedRequestError(RasError):
     """The service does not know the request: its NCCL is too old."""
 
@@ -144,10 +148,13 @@ def connected(where: Address) -> Iterator[_Connection]:
     """Give a connection after the handshake.
 
     Raises:
-        RasError: nobody listens there, or not NCCL.
+        NobodyListensError: nobody listens there.
+        RasError: it is not NCCL, or gives no answer in time.
     """
     try:
         stream = socket.create_connection((where.host, where.port), _CONNECT_S)
+    except ConnectionRefusedError as err:
+        raise NobodyListensError(f"{where}: nobody listens there") from err
     except OSError as err:
         why = "no answer in time" if isinstance(err, TimeoutError) else err.strerror or err
         raise RasError(f"{where}: {why}") from err

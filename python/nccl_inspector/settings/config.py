@@ -75,6 +75,7 @@ class Config:
     broadcasts: bool
     net: str
     debug: str
+    ras: bool
     fr: bool
     fr_pipe: bool
     deny_nccl: str
