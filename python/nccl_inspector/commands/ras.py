@@ -4,7 +4,7 @@
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,11 +14,14 @@ from nccl_inspector.commands.options import all_option, conf_option, json_option
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.ras.beside import JobHere, OwnByRank, read_job_here
 from nccl_inspector.ras.client import (
+    Address,
     NobodyListensError,
     ask_diagnostics,
     follow,
     parse_address,
 )
+from nccl_inspector.ras.diagnostics import fault_lines, read_checks
+from nccl_inspector.ras.events import parse_events
 from nccl_inspector.ras.find import RasPlace, find_places
 from nccl_inspector.ras.judge import JudgedComm, judge
 from nccl_inspector.ras.origin import Origin, ask_job
@@ -93,8 +96,8 @@ def _look_twice(places: Sequence[RasPlace], own: OwnByRank, seconds: float) -> l
     return [_Answer(place, judge(status, second.get(place))) for place, status in first.items()]
 
 
-def _ask_lines(places: Sequence[RasPlace], own: OwnByRank, monitor: bool) -> Iterator[str]:
-    """Yield what the one service among these says of diagnostics or events."""
+def _only_service(places: Sequence[RasPlace], own: OwnByRank) -> Address:
+    """Return where the one service among these listens."""
     answering = []
     for place in places:
         try:
@@ -108,8 +111,26 @@ def _ask_lines(places: Sequence[RasPlace], own: OwnByRank, monitor: bool) -> Ite
     if len(answering) > 1:
         steps = ", ".join(step for place in answering for step in place.steps)
         raise InspectorError(f"several steps have a service: give one of them as JOB.STEP: {steps}")
-    address = answering[0].address
-    return follow(address) if monitor else iter(ask_diagnostics(address))
+    return answering[0].address
+
+
+def _show_events(address: Address, as_json: bool) -> None:
+    lines = follow(address, as_json=as_json)
+    shown = (json.dumps(asdict(one)) for one in parse_events(lines)) if as_json else lines
+    for line in shown:
+        click.echo(line)
+
+
+def _show_diagnostics(address: Address, as_json: bool) -> bool:
+    """Show NCCL's checks; return whether one of them found something."""
+    lines = ask_diagnostics(address)
+    checks = list(read_checks(lines))
+    if as_json:
+        click.echo(json.dumps({"checks": [asdict(one) for one in checks]}))
+    else:
+        for line in (*lines, *fault_lines(checks)):
+            click.echo(line)
+    return any(one.is_fault for one in checks)
 
 
 def _as_json(answers: Sequence[_Answer], own: OwnByRank) -> dict[str, object]:
@@ -162,19 +183,21 @@ def ras(
 
     Run it on a node of the job. RAS counts what was launched and not what has ended; the plugin's
     counts are shown beside that for ranks of this node. Nothing is changed in the job. Exit status
-    1: something is wrong with a rank, or there is no answer.
+    1: something is wrong with a rank, a check of NCCL's found something, or there is no answer.
     """
-    if not job and not address:
-        raise click.UsageError("give a job ID, or --address")
     here = read_job_here(run_dir or read_config(conf).run_dir, job[0]) if job else JobHere()
     if address:
         places: Sequence[RasPlace] = [RasPlace(parse_address(address))]
-    else:
+    elif job:
         places = _places(job, here)
-    if monitor or diagnostics:
-        for line in _ask_lines(places, here.counts, monitor):
-            click.echo(line)
+    else:
+        raise click.UsageError("give a job ID, or --address")
+    if monitor:
+        _show_events(_only_service(places, here.counts), as_json)
         return
+    if diagnostics:
+        found = _show_diagnostics(_only_service(places, here.counts), as_json)
+        context.exit(1 if found else 0)
     answers = _look_twice(places, here.counts, seconds)
     comms = [comm for answer in answers for comm in answer.comms]
     if as_json:

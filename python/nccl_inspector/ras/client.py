@@ -137,7 +137,10 @@ class _Connection:
         while True:
             *lines, data = data.split(b"\n")
             yield from (printable(line.decode("ascii", "replace")) for line in lines)
-            more = self._stream.recv(_CHUNK_BYTES)
+            try:
+                more = self._stream.recv(_CHUNK_BYTES)
+            except OSError as err:
+                raise RasError(f"{self._where}: {err.strerror or err}") from err
             if not more or len(data) > LINE_BYTES_MAX:
                 return
             data += more
@@ -203,14 +206,18 @@ def ask_diagnostics(where: Address) -> list[str]:
     return [first, *map(printable, text.splitlines())]
 
 
-def follow(where: Address) -> Iterator[str]:
+def follow(where: Address, *, as_json: bool = False) -> Iterator[str]:
     """Yield lines about what happens to the job's processes, until the connection ends.
+
+    `as_json`: the lines are those of JSON objects, one for each event.
 
     Raises:
         RasError: there is no service, or NCCL is older than 2.29.
     """
     with connected(where) as connection:
         try:
+            if as_json:
+                connection.request("SET FORMAT json")
             connection.request("MONITOR all")
         except RefusedRequestError:
             raise RefusedRequestError(

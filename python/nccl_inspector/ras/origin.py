@@ -6,6 +6,7 @@ each connection. A service of another user keeps the port for itself. So an answ
 what is known of the job on this node: the plugin's communicators, and the ids of the processes.
 """
 
+import time
 from collections.abc import Collection
 from enum import StrEnum
 
@@ -14,8 +15,9 @@ from nccl_inspector.ras.client import ask_status
 from nccl_inspector.ras.find import RasPlace
 from nccl_inspector.ras.status import RasStatus, parse_status
 
-# Two jobs with equally many processes at one port: all of them miss once in 65,536 times.
-_TRIES = 16
+# Where a job has a quarter of the processes at a port, all tries miss it once in 10,000 times.
+_TRIES = 32
+_TRIES_S = 30.0
 
 
 class Origin(StrEnum):
@@ -58,11 +60,14 @@ def ask_job(place: RasPlace, comm_ranks: Collection[tuple[int, int]]) -> tuple[R
         RasError: there is no service, or its NCCL is too old.
         RefusedError: it is no such answer.
     """
+    until_s = time.monotonic() + _TRIES_S
     for _ in range(_TRIES):
         status = parse_status(ask_status(place.address))
         origin = find_origin(status, place.pids, comm_ranks)
         if origin is not Origin.OTHER:
             return status, origin
+        if time.monotonic() > until_s:
+            break
     raise OtherJobError(
         f"{place.address}: processes of another job answer there; this job's own could not listen"
     )
