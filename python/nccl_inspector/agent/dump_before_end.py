@@ -73,8 +73,6 @@ class DumpsBeforeEnd:
         """
         for job_id in self._attempts.keys() - users.keys():
             del self._attempts[job_id]
-        if not self._before_s:
-            return
         for job_id in users:
             # A job may end at any time.
             with (

@@ -34,7 +34,7 @@ with socketserver.TCPServer((host, int(port)), Handler) as server:
     print("address", os.environ["NCCL_RAS_ADDR"], "pid", os.getpid(), flush=True)
     server.serve_forever()
 """
-WORDS = "-N1", "-w", "n1", "--nccl-inspector=report"
+WORDS = "-N1", "-w", "n1", "--mem=200", "--nccl-inspector=report"
 
 Start = Callable[..., int]
 
