@@ -93,7 +93,9 @@ class Questions:
             if self._number >= JSON_SINCE:
                 raise
             return
-        self._problems += self._mistaken(place)
+        if mistaken := list(self._mistaken(place)):
+            self._problems += mistaken
+            self._status = None  # it may be another job's, too
 
     def _mistaken(self, place: RasPlace) -> Iterator[str]:
         """Yield where the answers of several jobs on this node are mixed up."""

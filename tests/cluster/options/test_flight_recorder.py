@@ -85,7 +85,6 @@ print("ended by itself", flush=True)
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.case("Options", "fr_pipe: a job is asked for dumps once before its time limit")
 def test_a_job_is_asked_once_before_its_time_limit_and_goes_on(
     healthy_cluster: Cluster, tmp_path: Path
 ) -> None:

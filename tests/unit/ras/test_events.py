@@ -2,14 +2,18 @@
 """What RAS tells as it happens, event by event."""
 
 import json
+import socket
+import socketserver
+import struct
 
 import pytest
 from click.testing import CliRunner
 
 from nccl_inspector.commands.ras import ras
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.ras.client import LINE_BYTES_MAX, RasError, follow
 from nccl_inspector.ras.events import RasEvent, parse_events
-from tests.support.ras_service import RasService, recorded, serving
+from tests.support.ras_service import RasService, listening, recorded, serving
 
 NEW = (2, 32, 3)
 LINES = recorded("events-2.32.3", ".txt").decode().splitlines()
@@ -73,3 +77,34 @@ def test_the_command_prints_one_object_for_each_event() -> None:
     assert rows[-1]["event"] == "PEER_DEAD"
     assert len(rows) == len(list(parse_events(LINES)))
     assert service.asked == ["CLIENT PROTOCOL 2", "SET FORMAT json", "MONITOR all"]
+
+
+def _begins(handler: socketserver.StreamRequestHandler, then: bytes) -> None:
+    for answer in (b"SERVER PROTOCOL 2\n", b"OK\n" + then):
+        handler.rfile.readline()
+        handler.wfile.write(answer)
+
+
+def _dies(handler: socketserver.StreamRequestHandler) -> None:
+    _begins(handler, b"")
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    handler.connection.close()
+
+
+def _has_no_line_end(handler: socketserver.StreamRequestHandler) -> None:
+    _begins(handler, b"first\n")
+    try:
+        while True:
+            handler.wfile.write(b"\xff" * LINE_BYTES_MAX)
+    except OSError:
+        return
+
+
+def test_a_service_that_dies_while_it_is_followed_is_an_error_of_one_line() -> None:
+    with listening(_dies) as where, pytest.raises(RasError, match=str(where.port)):
+        list(follow(where))
+
+
+def test_a_line_without_an_end_ends_the_stream() -> None:
+    with listening(_has_no_line_end) as where:
+        assert list(follow(where)) == ["first"]
