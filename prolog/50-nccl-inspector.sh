@@ -59,9 +59,9 @@ case $mode in prom | json | prom+json | report | off | '') ;; *) give_up "unknow
 is_number "$job" || give_up "SLURM_JOB_ID is not a number"
 is_number "$uid" || give_up "SLURM_JOB_UID is not a number"
 is_number "$gid" || gid=
-restart=${SLURM_JOB_RESTART_COUNT-} begun=${SLURM_JOB_START_TIME-} # start: from Slurm 23.02 on
+restart=${SLURM_JOB_RESTART_COUNT-} begun=${SLURM_JOB_START_TIME-} ends=${SLURM_JOB_END_TIME-}
 is_number "$restart" || restart=0
-is_number "$begun" || begun=
+is_number "$begun" || begun=''; is_number "$ends" || ends='' # from Slurm 23.02 on
 [ -d "$run_dir/jobs" ] || give_up "no metrics: there is no $run_dir/jobs"
 dir=$run_dir/jobs/$job
 # shellcheck disable=SC3028 # bash 5 has it; others ask date
@@ -75,7 +75,7 @@ for line in format=1 "job_id=$job" "uid=$uid" "gid=$gid" "user=${SLURM_JOB_USER-
 	"account=${SLURM_JOB_ACCOUNT-}" "partition=${SLURM_JOB_PARTITION-}" "qos=${SLURM_JOB_QOS-}" "node=${SLURMD_NODENAME-}" \
 	"nodelist=${SLURM_JOB_NODELIST-${SLURM_NODELIST-}}" "num_nodes=${SLURM_JOB_NUM_NODES-}" \
 	"cluster=${SLURM_CLUSTER_NAME-}" "gpus=${SLURM_JOB_GPUS-}" "restart=$restart" "boot_id=$boot" \
-	"job_start=$begun" "het_job_id=${SLURM_HET_JOB_ID-}" "work_dir=${SLURM_JOB_WORK_DIR-}" "mode=$mode" \
+	"job_start=$begun" "job_end=$ends" "het_job_id=${SLURM_HET_JOB_ID-}" "work_dir=${SLURM_JOB_WORK_DIR-}" "mode=$mode" \
 	"start=${now%?????????}"; do
 	case $line in *[[:cntrl:]]*) line=$(printf %s "$line" | tr '[:cntrl:]' '?') ;; esac
 	manifest=$manifest$line$nl

@@ -32,7 +32,8 @@ const char *const hooks_variables[] = {
 	"SLURM_CLUSTER_NAME",
 	"SLURM_JOB_GPUS",
 	"SLURM_JOB_RESTART_COUNT",
-	"SLURM_JOB_START_TIME",
+	"SLURM_JOB_START_TIME", /* these two from Slurm 23.02 on */
+	"SLURM_JOB_END_TIME",
 	"SLURM_HET_JOB_ID",
 	"SLURM_JOB_WORK_DIR",
 	"SLURM_JOB_QOS",

@@ -43,6 +43,7 @@ static const struct {
 	{ "broadcasts", offsetof(struct settings, broadcasts) },
 	{ "net", offsetof(struct settings, net) },
 	{ "debug", offsetof(struct settings, debug) },
+	{ "ras", offsetof(struct settings, ras) },
 	{ "fr", offsetof(struct settings, fr) },
 	{ "fr_pipe", offsetof(struct settings, fr_pipe) },
 	{ "deny_nccl", offsetof(struct settings, deny_nccl) },

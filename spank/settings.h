@@ -95,6 +95,7 @@ struct settings {
 	uint64_t broadcasts;
 	uint64_t net;   /* enum settings_switch */
 	uint64_t debug; /* enum settings_level */
+	uint64_t ras;
 	uint64_t fr;
 	uint64_t fr_pipe;
 	char deny_nccl[SETTINGS_TEXT_BYTES];

@@ -11,6 +11,12 @@
 #define FR_RECORDS_KEPT 2000u /* PyTorch's default since 2.13; before, it recorded nothing */
 #define PROFILER_NAME "libnccl-profiler-inspector.so"
 
+/* The ports above those that Linux gives to connections; nothing is registered there. A job's first
+ * eight steps have ports that none of the next 500 jobs has. */
+#define RAS_PORT_FIRST 61000u
+#define RAS_PORTS (UINT16_MAX + 1u - RAS_PORT_FIRST)
+#define RAS_PORTS_OF_JOB 8u
+
 /* The profiler comes first: if it is the user's, none of the others is set. */
 enum variable {
 	PROFILER,
@@ -32,8 +38,9 @@ enum variable {
 	DENY_NCCL,
 	BUDGET,
 	ARRAY_TASK,
-	ALLGATHERV, /* these five are variables of NCCL itself */
-	DEBUG,      /* these four only with the setting `debug` */
+	RAS_ADDR, /* these six are variables of NCCL itself */
+	ALLGATHERV,
+	DEBUG, /* these four only with the setting `debug` */
 	DEBUG_FILE,
 	DEBUG_SUBSYS,
 	DEBUG_TIME,
@@ -67,6 +74,7 @@ static const char *const names[TASKENV_VARIABLES] = {
 	[DENY_NCCL] = "NCCL_INSPECTOR_DENY_NCCL",
 	[BUDGET] = "NCCL_INSPECTOR_BUDGET_PERCENT",
 	[ARRAY_TASK] = "NCCL_INSPECTOR_ARRAY_TASK",
+	[RAS_ADDR] = "NCCL_RAS_ADDR",
 	[ALLGATHERV] = "NCCL_ALLGATHERV_ENABLE",
 	[DEBUG] = "NCCL_DEBUG",
 	[DEBUG_FILE] = "NCCL_DEBUG_FILE",
@@ -211,6 +219,19 @@ static void make_debug_file(char out[TASKENV_VALUE_BYTES], const struct settings
 	strncat(out, ".%h.%p.log", TASKENV_VALUE_BYTES - strlen(out) - 1);
 }
 
+/* Returns the port for the RAS services of this step. Slurm numbers the steps that are no sruns
+ * down from 2^32; the batch step gets 0, an interactive one 1, and the sruns follow. */
+static uint32_t find_ras_port(const struct taskenv_job *job)
+{
+	uint64_t number = (uint64_t)job->id * RAS_PORTS_OF_JOB;
+
+	if (job->step == TASKENV_INTERACTIVE_STEP)
+		number++;
+	else if (job->step != TASKENV_BATCH_STEP)
+		number += job->step + UINT64_C(2);
+	return RAS_PORT_FIRST + (uint32_t)(number % RAS_PORTS);
+}
+
 /* Writes a variable of NCCL's log. */
 static void make_debug(char out[TASKENV_VALUE_BYTES], enum variable variable,
                        const struct settings *settings, const struct taskenv_job *job)
@@ -267,7 +288,8 @@ static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
 		variable = RUN_DIR;
 	if (variable >= DUMP_DIR && variable <= JSON_MAX && !has_json(settings))
 		return;
-	if (variable == ALLGATHERV && !settings->broadcasts)
+	if ((variable == ALLGATHERV && !settings->broadcasts) ||
+	    (variable == RAS_ADDR && !settings->ras))
 		return;
 	if (variable >= DEBUG && variable <= DEBUG_TIME) {
 		if (settings->debug != SETTINGS_LEVEL_OFF)
@@ -288,6 +310,8 @@ static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
 		snprintf(out, TASKENV_VALUE_BYTES, "%s", text);
 	else if (variable == RUN_DIR)
 		taskenv_job_path(out, settings, job->id, TASKENV_RAW);
+	else if (variable == RAS_ADDR)
+		snprintf(out, TASKENV_VALUE_BYTES, "localhost:%" PRIu32, find_ras_port(job));
 	else if (variable == CONTROL_DIR)
 		snprintf(out, TASKENV_VALUE_BYTES, "%s/control", settings->run_dir);
 	else if (variable == BUDGET)
@@ -301,10 +325,16 @@ static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
 		         job->array_task);
 }
 
-/* Whether the user set a variable of PyTorch by its other name. */
+/* Whether the user has decided by another variable: one of PyTorch by its other name, or against
+ * NCCL's RAS service. */
 static bool is_set_otherwise(const char *marker, enum variable variable, taskenv_get *get,
                              void *arg)
 {
+	if (variable == RAS_ADDR) {
+		const char *enable = get(arg, "NCCL_RAS_ENABLE");
+
+		return enable && !strcmp(enable, "0");
+	}
 	for (size_t i = 0; i < sizeof(other_names) / sizeof(*other_names); i++)
 		for (size_t one = 0; one < 2; one++)
 			if (other_names[i][one] == variable)

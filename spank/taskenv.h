@@ -15,13 +15,14 @@
 #include "settings.h"
 
 #define TASKENV_MARKER "NCCL_INSPECTOR_SET_BY_SLURM"
-#define TASKENV_VARIABLES 32u     /* without the marker */
+#define TASKENV_VARIABLES 33u     /* without the marker */
 #define TASKENV_VALUE_BYTES 2048u /* of a value that we set, with its NUL */
 #define TASKENV_PATH_BYTES (SETTINGS_TEXT_BYTES + 32u)
 
 #define TASKENV_NO_ARRAY UINT32_MAX
 
-#define TASKENV_BATCH_STEP 0xfffffffbu /* as Slurm numbers it */
+#define TASKENV_BATCH_STEP 0xfffffffbu /* as Slurm numbers them */
+#define TASKENV_INTERACTIVE_STEP 0xfffffffau
 
 /* The job of a step, and a task of it. Slurm knows the array only in the batch step. In other steps
  * it takes it from SLURM_ARRAY_*, which may come from another job that submitted this one. */

@@ -22,6 +22,7 @@ from nccl_inspector.flight import dump as flight_dump
 from nccl_inspector.model.process import Comm
 from nccl_inspector.nccl_log import lines as nccl_lines
 from nccl_inspector.prometheus import api as promapi
+from nccl_inspector.ras import status as ras_status
 from nccl_inspector.render import json as schema
 from nccl_inspector.slurm import accounting
 from nccl_inspector.summary import checked_rows as summaryrows
@@ -37,6 +38,7 @@ SEED = 4
 RUNS = {
     "box": 12, "summary": 12, "page": 300, "vendorpage": 40, "stored": 60, "output": 20,
     "logs": 60, "prometheus": 20, "slurm": 20, "lines": 3, "files": 400, "flight": 60,
+    "ras": 400,
 }  # fmt: skip
 PLANT_S = 30.0  # until a planted defect must be found
 
@@ -86,6 +88,7 @@ PLANTED: dict[str, tuple[Any, str, Any]] = {
     "slurm": (accounting, "read_rows", naive_rows),
     "lines": (restore, "_object", json.loads),
     "flight": (flight_dump, "read_pickle", pickle.loads),
+    "ras": (ras_status, "_list", same),
     "files": (Checks, "load", lambda _, data: json.loads(data)),
 }
 

@@ -18,7 +18,8 @@ from nccl_inspector.box.reader import read_box
 from tests.nccl.box import Called
 from tests.nccl.judge import Verdict, judge_rank, judge_steps
 from tests.nccl.nccl import PLAYED
-from tests.nccl.ras import ADDRESS, Questions
+from tests.nccl.neighbour import ADDRESS, running
+from tests.nccl.ras import Questions
 from tests.nccl.scenes import HOST, NETWORK, RANKS, TOLD
 from tests.nccl.table import write_table
 from tests.nccl.wheels import NAME_ONLY, RELEASES, fetch
@@ -98,7 +99,12 @@ def play(
                     stderr=subprocess.STDOUT,
                 )
             )
-    _wait(processes, questions.look if questions else lambda: None)
+    if questions:
+        env = rank_env(directory / "boxes", 0, place, by_name, questions)
+        with running(questions.start_neighbours(library, env)):
+            _wait(processes, questions.look)
+    else:
+        _wait(processes, lambda: None)
     return [
         f"rank {rank} ended with {process.returncode}: "
         + (directory / f"log.{rank}").read_text(errors="replace")[-800:].strip()

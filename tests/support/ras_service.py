@@ -2,7 +2,8 @@
 """A stand-in for NCCL's RAS service: its answers are those of real ones, which were recorded.
 
 `recorded_ras/` has what the libraries of NCCL 2.28.9 and 2.32.3 answered to STATUS with three
-ranks, before and 70 s after the third was killed. Which release knows which request is from NCCL's
+ranks, before and 70 s after the third was killed, and what 2.32.3 answered to MONITOR (as JSON) and
+DIAGNOSTICS with two ranks of which one was killed. Which release knows which request is from NCCL's
 src/ras/client_support.cc (2.24 to 2.30) and from asking 2.27.7, 2.28.9 and 2.32.3.
 """
 
@@ -14,12 +15,13 @@ from pathlib import Path
 
 from nccl_inspector.ras.client import Address
 
+EVENT = b"[now] PEER_DEAD: Process 7\x1b[2J on node n2\n"
 RECORDED = Path(__file__).parent / "recorded_ras"
 
 
-def recorded(name: str) -> bytes:
+def recorded(name: str, suffix: str = ".json") -> bytes:
     """Return a recorded answer, such as `dead-2.32.3`."""
-    return (RECORDED / f"{name}.json").read_bytes()
+    return (RECORDED / f"{name}{suffix}").read_bytes()
 
 
 class RasService:
@@ -28,6 +30,8 @@ class RasService:
     def __init__(self, release: tuple[int, int, int], answers: Sequence[bytes]) -> None:
         self.release = release
         self.asked: list[str] = []
+        self.events = recorded("events-2.32.3", ".txt")
+        self.diagnostics = b"n1:7 NCCL DIAG [OK]   Xid/SXid: no events\x07\n"
         self._answers = list(answers)
         self._is_json = False
 
@@ -45,9 +49,9 @@ class RasService:
         if word in ("status", "verbose status"):
             return (self._next() if self._is_json else b"NCCL version 2\n\nJob summary\n"), True
         if word.startswith("monitor") and self.release >= (2, 29, 2):
-            return b"OK\n[now] PEER_DEAD: Process 7\x1b[2J on node n2\n", True
+            return b"OK\n" + (self.events if self._is_json else EVENT), True
         if word == "diagnostics" and self.release >= (2, 31, 2):
-            return b"n1:7 NCCL DIAG [OK]   Xid/SXid: no events\x07\n", True
+            return self.diagnostics, True
         return f"ERROR: Unknown command {request}\n".encode(), False
 
     def _next(self) -> bytes:

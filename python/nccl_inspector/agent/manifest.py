@@ -34,9 +34,12 @@ class Manifest:
     mode: str
     start: int  # start of the prolog, Unix seconds
     job_start: int  # start of the job by the controller; 0 before Slurm 23.02
+    job_end: int  # when its limit ends it, as known at its start; 0 before Slurm 23.02
 
 
-_NUMBERS = {"job_id", "uid", "gid", "num_nodes", "restart", "start", "job_start"}
+_NUMBERS = {"job_id", "uid", "gid", "num_nodes", "restart", "start", "job_start", "job_end"}
+# An older prolog does not write them.
+_LATER = {"job_end": ""}
 _REQUIRED_NUMBERS = {"job_id", "uid", "gid"}
 
 
@@ -68,7 +71,7 @@ def parse_manifest(data: bytes) -> Manifest:
     Raises:
         RefusedError: it is torn (no last line `end`), or not a manifest of format 1.
     """
-    words = _words(data.decode("utf-8", "replace"))
+    words = _LATER | _words(data.decode("utf-8", "replace"))
     names = Manifest.__dataclass_fields__.keys()
     missing = [name for name in ("format", *names) if name not in words]
     if missing:

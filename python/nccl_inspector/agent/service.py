@@ -19,6 +19,7 @@ from nccl_inspector.agent.counters.device_series import counters_series
 from nccl_inspector.agent.counters.sampling_times import CounterWatch
 from nccl_inspector.agent.counters.sources import Readers
 from nccl_inspector.agent.crash_guard import AtWork
+from nccl_inspector.agent.dump_before_end import DumpsBeforeEnd
 from nccl_inspector.agent.endpoint import Endpoint
 from nccl_inspector.agent.kill_switch import is_disabled
 from nccl_inspector.agent.last_collection import forget_collection, note_collection
@@ -69,6 +70,7 @@ class Agent:
         self._condenser = Condenser(run_fd, self._tally, self._at_work)
         self._sweeper = Sweeper(run_fd, config, self._tally)
         self._live = LiveSignals(run_fd, config.cluster)
+        self._dumps = DumpsBeforeEnd(run_fd, config.dump_before_s)
         self._run_fd = run_fd
         self._watching, self._readers = watching, readers
         self._watch: CounterWatch | None = None
@@ -88,6 +90,7 @@ class Agent:
         self._collector.configure(config)
         self._sweeper.configure(config)
         self._live.configure(config.cluster)
+        self._dumps.configure(config.dump_before_s)
         self._set_watch(config)
         self._who = agent_labels(config)
 
@@ -115,6 +118,7 @@ class Agent:
             self._try("sample counters", lambda: watch.begin_pass(disabled))
         jobs = self._try("publish", lambda: self._publisher.run_pass(disabled))
         users = self._publisher.users
+        self._try("ask for dumps", lambda: self._dumps.run_pass(users, time.time()))
         self._try("condense boxes of ended processes", lambda: self._condenser.run_pass(users))
         if watch:
             self._try("take counters", watch.end_pass)
@@ -142,6 +146,7 @@ class Agent:
         self._condenser.close()
         self._sweeper.close()
         self._live.close()
+        self._dumps.close()
         if self._watch:
             self._watch.close()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways to write a job in Slurm: 810, 810_3, 810_[1-4%2], 811+1."""
+"""The ways to write a job in Slurm: 810, 810_3, 810_[1-4%2], 811+1; and a step of one, 810.0."""
 
 import re
 from dataclasses import dataclass
@@ -9,6 +9,8 @@ from nccl_inspector.errors import InspectorError
 JOB_ID = re.compile(r"[1-9][0-9]{0,17}")  # so its directories are called, too
 _TASK = "0|[1-9][0-9]{0,8}"
 ARRAY_TASK = re.compile(rf"({JOB_ID.pattern})_({_TASK})")
+BATCH_STEP, INTERACTIVE_STEP = "batch", "interactive"
+JOB_STEP = re.compile(rf"({JOB_ID.pattern})(?:\.([0-9]{{1,10}}|{BATCH_STEP}|{INTERACTIVE_STEP}))?")
 PUBLISHED_NAME = re.compile(rf"({JOB_ID.pattern})\.prom")  # in `prom/`
 _JOB = re.compile(
     rf"({JOB_ID.pattern})"

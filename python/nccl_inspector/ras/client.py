@@ -31,6 +31,10 @@ class RasError(InspectorError):
     """The service is not there, gives no answer in time, or refuses."""
 
 
+class NobodyListensError(RasError):
+    """No process listens at the address."""
+
+
 class RefusedRequestError(RasError):
     """The service does not know the request: its NCCL is too old."""
 
@@ -133,7 +137,10 @@ class _Connection:
         while True:
             *lines, data = data.split(b"\n")
             yield from (printable(line.decode("ascii", "replace")) for line in lines)
-            more = self._stream.recv(_CHUNK_BYTES)
+            try:
+                more = self._stream.recv(_CHUNK_BYTES)
+            except OSError as err:
+                raise RasError(f"{self._where}: {err.strerror or err}") from err
             if not more or len(data) > LINE_BYTES_MAX:
                 return
             data += more
@@ -144,10 +151,13 @@ def connected(where: Address) -> Iterator[_Connection]:
     """Give a connection after the handshake.
 
     Raises:
-        RasError: nobody listens there, or not NCCL.
+        NobodyListensError: nobody listens there.
+        RasError: it is not NCCL, or gives no answer in time.
     """
     try:
         stream = socket.create_connection((where.host, where.port), _CONNECT_S)
+    except ConnectionRefusedError as err:
+        raise NobodyListensError(f"{where}: nobody listens there") from err
     except OSError as err:
         why = "no answer in time" if isinstance(err, TimeoutError) else err.strerror or err
         raise RasError(f"{where}: {why}") from err
@@ -196,14 +206,18 @@ def ask_diagnostics(where: Address) -> list[str]:
     return [first, *map(printable, text.splitlines())]
 
 
-def follow(where: Address) -> Iterator[str]:
+def follow(where: Address, *, as_json: bool = False) -> Iterator[str]:
     """Yield lines about what happens to the job's processes, until the connection ends.
+
+    `as_json`: the lines are those of JSON objects, one for each event.
 
     Raises:
         RasError: there is no service, or NCCL is older than 2.29.
     """
     with connected(where) as connection:
         try:
+            if as_json:
+                connection.request("SET FORMAT json")
             connection.request("MONITOR all")
         except RefusedRequestError:
             raise RefusedRequestError(

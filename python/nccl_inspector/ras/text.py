@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What RAS said of a job, as text of 80 columns: what is wrong first, then counts beside ours."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from nccl_inspector.model.table_columns import fit_columns, make_columns, row_text
 from nccl_inspector.model.wording import number
-from nccl_inspector.ras.beside import OwnCounts
+from nccl_inspector.ras.beside import OwnByRank, OwnCounts
 from nccl_inspector.ras.judge import JudgedComm, JudgedRank, State
 from nccl_inspector.ras.status import RESULTS
 
@@ -14,7 +14,6 @@ ROWS_SHOWN = 16
 _TABLE = make_columns(
     "RANK", "HOST:", "PID", "GPU", "LAUNCHED", "MOVED", "ENQUEUED", "BEGUN", "COMPLETED"
 )
-OwnByRank = Mapping[tuple[int, int], OwnCounts]
 
 
 def _count(value: int | None) -> str:

@@ -75,6 +75,7 @@ class Config:
     broadcasts: bool
     net: str
     debug: str
+    ras: bool
     fr: bool
     fr_pipe: bool
     deny_nccl: str
@@ -87,6 +88,7 @@ class Config:
     report_dir: Path
     report_user: str
     agent_interval_s: float
+    dump_before_s: float
     listen: str
     prom_group: str
     sweep_after_s: float

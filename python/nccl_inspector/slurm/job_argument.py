@@ -3,7 +3,7 @@
 
 import click
 
-from nccl_inspector.model.jobid import ARRAY_TASK, JOB_ID
+from nccl_inspector.model.jobid import ARRAY_TASK, JOB_ID, JOB_STEP
 
 
 def job_id(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
@@ -19,6 +19,17 @@ def optional_job_id(
 ) -> int | None:
     """Return a job id, or None if none was given."""
     return None if text is None else job_id(context, parameter, text)
+
+
+def optional_job_step(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[int, str] | None:
+    """Return a job id and a step such as `0` or `batch`; an empty step if none was given."""
+    match = JOB_STEP.fullmatch(text or "")
+    if match and match[2]:
+        return int(match[1]), match[2]
+    job = optional_job_id(context, parameter, text)
+    return None if job is None else (job, "")
 
 
 def job_or_task(context: click.Context, parameter: click.Parameter, text: str) -> int | str:

@@ -10,7 +10,7 @@ from tests.support.sandbox import jobs
 MODES = "modes: prom, json, prom+json, report, off"
 KEYS = (
     "keys: interval, p2p, min_size, verbose, dir, gzip, json_max, phases, host_time, "
-    "broadcasts, net, debug, fr, fr_pipe"
+    "broadcasts, net, debug, ras, fr, fr_pipe"
 )
 BAD_VALUES = {
     "bogus": ("bogus", 'unknown mode "bogus"', MODES),

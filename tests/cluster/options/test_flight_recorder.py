@@ -4,12 +4,15 @@
 import pickle
 from pathlib import Path
 
+import pytest
+
 from tests.sandbox import JOB_USER, Cluster, wait_until
 from tests.support.command_line import COMMAND
 from tests.support.flight_dumps import dump, entry
 from tests.support.repository import PYTHON_DIR
 from tests.support.sandbox import jobs
 
+FIRST_WITH_END_TIME = 23, 2
 ENVIRONMENT = "env | grep ^TORCH | sort; exit 0"
 # What PyTorch does with the variables: a pipe, and a dump when a byte comes. It says its rank's
 # operation is in flight since the epoch.
@@ -63,3 +66,44 @@ def test_a_running_job_is_asked_for_its_dumps(healthy_cluster: Cluster, tmp_path
     assert cluster.wait_for_job(job_id).state == "COMPLETED"
     names = jobs.output(cluster, job_id).split()
     assert names == [f"nccl-inspector-{job_id}.0-fr-rank_{rank}" for rank in range(2)]
+
+
+# Is there so many seconds, and prints when each byte came, in seconds since the job's start.
+LISTENER = """
+import os, sys, time
+pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + os.environ["SLURM_PROCID"] + ".pipe"
+os.mkfifo(pipe)
+fd = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+begun = time.time()
+while time.time() < begun + float(sys.argv[1]):
+    for _ in os.read(fd, 128):
+        print("asked", round(time.time() - begun), flush=True)
+    time.sleep(0.1)
+print("ended by itself", flush=True)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_job_is_asked_once_before_its_time_limit_and_goes_on(
+    healthy_cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster = healthy_cluster
+    program = tmp_path / "listener.py"
+    program.write_text(LISTENER)
+    for path in (tmp_path, *tmp_path.parents):
+        path.chmod(path.stat().st_mode | 0o755)
+    words = ["-N1", "-n1", "--nccl-inspector=report,fr,fr_pipe"]
+    script = f"srun python3 {program} 57"
+    short = jobs.submit(cluster, *words, "--time=1", script=script)
+    endless = jobs.submit(cluster, *words, script=script)  # the partition's limit, an hour
+    for job_id in (short, endless):
+        assert cluster.wait_for_job(job_id, 180).state == "COMPLETED"
+    assert jobs.output(cluster, endless).splitlines() == ["ended by itself"]
+    *asked, last = jobs.output(cluster, short).splitlines()
+    assert last == "ended by itself"
+    if cluster.layout.release < FIRST_WITH_END_TIME:
+        assert asked == [], "this Slurm does not tell the end"
+        return
+    (line,) = asked
+    assert 40 <= int(line.split()[1]) <= 50  # three quarters of the limit, less what starting took

@@ -42,6 +42,7 @@ def test_the_tasks_get_every_variable_of_the_contract(node: Node) -> None:
         INTERVAL: "2000000",
         "NCCL_INSPECTOR_ENABLE_P2P": "0",
         "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES": "1048576",
+        "NCCL_RAS_ADDR": "localhost:61336",  # 61000 + 8 * 42
     }
     assert marker[0] == "42"
     assert {entry.split(":")[0] for entry in marker[1:]} == set(env)
@@ -139,6 +140,43 @@ def test_the_users_own_level_of_the_log_wins_and_is_told_once(node: Node) -> Non
     assert set(host.env) == OURS | {"NCCL_DEBUG"}
     assert host.env["NCCL_DEBUG"] == "VERSION"
     assert host.messages == ["nccl-inspector: job 42: the user's own variables win: NCCL_DEBUG"]
+
+
+def test_each_step_has_a_ras_address_of_its_own(node: Node) -> None:
+    node.prolog(43)
+    batch = node.step("--option=prom").env
+    steps = [node.step("--option=prom", f"--step={step}", env=batch).env for step in range(6)]
+    neighbour = node.step("--option=prom", job=43).env
+    found = [env["NCCL_RAS_ADDR"] for env in (batch, *steps, neighbour)]
+    assert len(set(found)) == len(found)
+    ports = [int(address.removeprefix("localhost:")) for address in found]
+    assert min(ports) >= 61000, "no port that Linux gives to connections"
+    assert max(ports) <= 65535
+
+
+@pytest.mark.parametrize("step", [0, 7, 4535, 4536, 0xFFFFFFF0])
+@pytest.mark.parametrize("job", [1, 566, 567, 0xFFFFFF00])
+def test_the_port_of_ras_stays_in_its_range(node: Node, job: int, step: int) -> None:
+    node.prolog(job)
+    address = node.step("--option=prom", f"--step={step}", job=job).env["NCCL_RAS_ADDR"]
+    assert address == f"localhost:{61000 + (8 * job + step + 2) % 4536}"
+
+
+def test_the_users_own_word_about_ras_wins(node: Node) -> None:
+    mine = {"NCCL_RAS_ADDR": "localhost:28028"}
+    host = node.step("--option=prom", env=mine)
+    assert host.env == host.env | mine
+    assert host.messages == ["nccl-inspector: job 42: the user's own variables win: NCCL_RAS_ADDR"]
+    silent = node.step("--option=prom", env={"NCCL_RAS_ENABLE": "0"})
+    assert "NCCL_RAS_ADDR" not in silent.env
+    assert not silent.messages
+    assert "NCCL_RAS_ADDR" in node.step("--option=prom", env={"NCCL_RAS_ENABLE": "1"}).env
+
+
+def test_without_the_setting_ras_listens_where_nccl_wants(node: Node) -> None:
+    assert "NCCL_RAS_ADDR" not in node.step("--option=prom,ras=0").env
+    batch = node.step("--option=prom").env
+    assert "NCCL_RAS_ADDR" not in node.step("--option=prom,ras=0", "--step=0", env=batch).env
 
 
 def test_a_site_can_have_the_warnings_of_every_job(node: Node) -> None:

@@ -244,7 +244,7 @@ def test_hostile_words_are_text_and_nothing_else(node: Node, text: bytes) -> Non
     )
     plain = bytes(byte if 0x20 <= byte != 0x7F else 0x3F for byte in text)
     data = (node.job / "manifest").read_bytes()
-    assert data.count(b"\n") == 21
+    assert data.count(b"\n") == 22
     assert b"\nwork_dir=" + plain + b"\n" in data
     manifest = parse_manifest(data)
     assert (manifest.uid, manifest.job_id) == (NOBODY, 42)

@@ -151,6 +151,7 @@ def test_the_manifest_has_every_key(node: Node) -> None:
         "restart": "0",
         "boot_id": BOOT_ID,
         "job_start": "",
+        "job_end": "",
         "het_job_id": "",
         "work_dir": "/home/nobody",
         "mode": "prom",
@@ -160,7 +161,7 @@ def test_the_manifest_has_every_key(node: Node) -> None:
 def test_what_slurmd_does_not_say_is_an_empty_value(node: Node) -> None:
     assert node.run(PROLOG, SLURM_JOB_ID="42", SLURM_JOB_UID="0") == ""
     manifest = node.manifest()
-    assert len(manifest) == 20
+    assert len(manifest) == 21
     assert manifest["gid"] == manifest["account"] == manifest["nodelist"] == manifest["mode"] == ""
     assert manifest["restart"] == "0"
     assert (node.job / "raw").stat().st_uid == 0
@@ -207,6 +208,18 @@ def test_another_attempts_directory_is_moved_to_ended_first(node: Node, change: 
     assert (ended / "raw" / "x.box").exists()
     assert list((node.job / "raw").iterdir()) == []
     assert node.manifest()["restart"] == env.get("SLURM_JOB_RESTART_COUNT", "0")
+
+
+@pytest.mark.parametrize("end", ["1700003600", "0"])
+def test_the_manifest_has_the_jobs_end(node: Node, end: str) -> None:
+    assert node.prolog(SLURM_JOB_END_TIME=end) == ""
+    assert node.manifest()["job_end"] == end
+
+
+@pytest.mark.parametrize("end", ["-1", "4294967295", "12345678901", "soon", "7 8", "007"])
+def test_an_end_that_is_no_time_is_left_out(node: Node, end: str) -> None:
+    assert node.prolog(SLURM_JOB_END_TIME=end) == ""
+    assert node.manifest()["job_end"] == ""
 
 
 def test_the_epilog_hands_the_directory_over_and_unpublishes(node: Node) -> None:

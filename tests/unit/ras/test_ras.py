@@ -2,10 +2,7 @@
 """`nccl-inspector ras`: NCCL's RAS service is asked, and nothing it says is simply believed."""
 
 import json
-import os
 import socketserver
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,14 +11,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from nccl_inspector.commands import ras as command
 from nccl_inspector.commands.ras import ras
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import Process
 from nccl_inspector.ras import client
 from nccl_inspector.ras.beside import own_counts
 from nccl_inspector.ras.client import Address, RasError, ask_diagnostics, ask_status, parse_address
-from nccl_inspector.ras.find import find_places
+from nccl_inspector.ras.find import RasPlace, RasPlaces
 from nccl_inspector.ras.judge import State, judge
+from nccl_inspector.ras.origin import OtherJobError
 from nccl_inspector.ras.status import RasStatus, parse_status
 from nccl_inspector.ras.text import COLUMNS, status_lines
 from tests.support.boxes import BoxOf, CommOf, write_box
@@ -197,38 +196,44 @@ def test_a_server_that_is_no_ras_service_costs_little(
     assert time.monotonic() - begun_s < 20
 
 
-def test_the_jobs_own_address_is_found_by_its_processes(tmp_path: Path) -> None:
-    def process(pid: int, *words: str) -> None:
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "environ").write_bytes("\0".join(words).encode())
-
-    process(1, "SLURM_JOB_ID=1", "NCCL_RAS_ADDR=localhost:1001")
-    process(2, f"SLURM_JOB_ID={JOB}", "NCCL_RAS_ADDR=localhost:1002")
-    process(3, f"SLURM_JOB_ID={JOB}", "NCCL_RAS_ADDR=localhost:1002")
-    process(4, f"SLURM_JOB_ID={JOB}")
-    process(5, f"SLURM_JOB_ID={JOB}", "NCCL_RAS_ENABLE=0")
-    process(6, f"SLURM_JOB_ID={JOB}", "NCCL_RAS_ADDR=169.254.169.254:80")
-    found = find_places(JOB, tmp_path)
-    assert set(found.addresses) == {Address("localhost", 1002), Address("localhost", 28028)}
-    assert set(found.problems) == {
-        "NCCL_RAS_ENABLE=0 switches the service off",
-        "NCCL_RAS_ADDR is 169.254.169.254:80, not this host: give it as --address",
-    }
+def test_a_service_of_another_job_at_the_port_is_not_taken_for_the_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = RasService(NEW, [recorded("healthy-2.32.3")])
+    with serving(service) as where:
+        place = RasPlace(where, ("0",), frozenset({1}))
+        monkeypatch.setattr(command, "find_places", lambda *_: RasPlaces((place,), ()))
+        done = CliRunner().invoke(ras, [f"{JOB}.0", "--seconds", "0"])
+        followed = CliRunner().invoke(ras, [f"{JOB}.0", "--monitor"])
+    assert done.exit_code == followed.exit_code == 1
+    assert isinstance(done.exception, OtherJobError)
+    assert isinstance(followed.exception, OtherJobError)
+    assert "processes of another job answer there" in str(done.exception)
 
 
-def test_a_process_in_a_network_of_its_own_is_said_and_not_asked() -> None:
-    with subprocess.Popen(
-        ["unshare", "--net", sys.executable, "-c", "print(flush=True); input()"],
-        env=os.environ | {"SLURM_JOB_ID": str(JOB)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as child:  # fmt: skip
-        assert child.stdout
-        child.stdout.readline()
-        found = find_places(JOB)
-        child.kill()
-    assert found.addresses == ()
-    assert found.problems == (
-        "a process has a network namespace of its own: ask inside its container",
-    )
+def test_each_step_that_answers_is_shown_and_a_silent_batch_script_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer = recorded("healthy-2.32.3")
+    pids = frozenset(rank.pid for rank in parse_status(answer).comms[0].ranks)
+    nobody = RasPlace(Address("127.0.0.1", 1), ("batch",), frozenset({5}))
+    with serving(RasService(NEW, [answer])) as first, serving(RasService(NEW, [answer])) as second:
+        places = (nobody, RasPlace(first, ("0",), pids), RasPlace(second, ("1",), pids))
+        monkeypatch.setattr(command, "find_places", lambda *_: RasPlaces(places, ()))
+        done = CliRunner().invoke(ras, [str(JOB), "--seconds", "0"])
+        asked = CliRunner().invoke(ras, [str(JOB), "--monitor"])
+    assert done.exit_code == 0, done.output
+    titles = [line for line in done.output.splitlines() if line.startswith("STEP")]
+    assert titles == [f"STEP 0 at {first}", f"STEP 1 at {second}"]
+    assert "nobody listens" not in done.output
+    assert "give one of them as JOB.STEP: 0, 1" in str(asked.exception)
+
+
+@pytest.mark.parametrize("text", ["4711.", "4711.x", "4711.0.1", "4711.-5", "0.0", "1_2.0"])
+def test_what_is_no_step_is_refused(text: str) -> None:
+    done = CliRunner().invoke(ras, [text])
+    assert done.exit_code == 2
+    assert "not a job id" in done.output
 
 
 def test_a_job_that_is_not_here_is_told_how_to_ask() -> None:
