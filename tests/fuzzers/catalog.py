@@ -8,6 +8,7 @@ from tests.fuzzers import (
     joboutput,
     lines,
     nccllog,
+    nccltests,
     page,
     promanswers,
     slurmanswers,
@@ -21,7 +22,7 @@ from tests.fuzzers.target import Target
 TARGETS: Sequence[Target] = (
     box.TARGET, summary.TARGET, page.TARGET, vendorpage.TARGET, stored.TARGET, joboutput.TARGET,
     nccllog.TARGET, promanswers.TARGET, slurmanswers.TARGET, lines.TARGET, smallfiles.TARGET,
-    flight.TARGET,
+    flight.TARGET, nccltests.TARGET,
 )  # fmt: skip
 
 

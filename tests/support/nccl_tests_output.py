@@ -55,7 +55,7 @@ def output(
     timestamps: bool = False,
     whole: bool = True,
 ) -> str:
-    """The output of all_reduce_perf with 8 GPUs; `wrong`: what stands in the last rows of #wrong."""
+    """The output of all_reduce_perf with 8 GPUs; `wrong`: the last word of the last row."""
     columns = ("redop",) if version == OLD else ("redop", "root")
     none = "0e+00" if version == OLD else "0"
     lines = []

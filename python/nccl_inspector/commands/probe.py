@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nccl_inspector.probe.whole import Wanted
 
 _COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter")
+_SIZE_MIN, _SIZE_MAX = 4 << 10, 16 << 30
 _NODELISTS = "SLURM_JOB_NODELIST", "SLURM_NODELIST"
 _SILENT = "no node list: run it in an allocation (salloc, sbatch), or give --local"
 
@@ -37,9 +38,12 @@ def _size(_context: click.Context, _option: click.Parameter, text: str) -> int:
     from nccl_inspector.probe.words import parse_size
 
     try:
-        return parse_size(text)
+        size = parse_size(text)
     except InspectorError as err:
         raise click.BadParameter(str(err)) from None
+    if not _SIZE_MIN <= size <= _SIZE_MAX:
+        raise click.BadParameter("not from 4K to 16G")
+    return size
 
 
 def _step(
@@ -60,12 +64,15 @@ def _step(
         if not nodes:
             raise click.UsageError(_SILENT)
     gpus = gpus_per_node(os.environ, nodes)
+    is_chosen = backend != "auto" or bool(local)
     if backend == "auto":
         backend = "nccl" if gpus and not local else "tcp"
     count = local or per_node or (gpus if backend == "nccl" else 1)
     if not count:
         raise InspectorError("Slurm says of no GPU in this allocation: give --per-node")
-    return Step(nodes, count, backend, python or default_python(backend), interface, answer_s)
+    return Step(
+        nodes, count, backend, python or default_python(backend), interface, answer_s, is_chosen
+    )  # fmt: skip
 
 
 def _expectation(
@@ -124,7 +131,9 @@ def _measure(step: "Step", wanted: "Wanted", local: int, port: int, files: tuple
         click.echo(json.dumps(probe_json(result, judged)))
     else:
         click.echo(render_probe(result, judged, _columns()), nl=False)
-    if save is not None:
+    if save is not None and judged.findings:
+        click.echo(f"nccl-inspector: not saved in {save}: something is wrong", err=True)
+    elif save is not None:
         save_result(save, result)
     return judged.exit_code
 
@@ -142,7 +151,7 @@ def _measure(step: "Step", wanted: "Wanted", local: int, port: int, files: tuple
 @click.option("--baseline", type=path_type, metavar="FILE",
               help="Expect the median of the probes of the same kind in FILE.")  # fmt: skip
 @click.option("--save", type=path_type, metavar="FILE",
-              help="Append this probe to FILE, for --baseline.")  # fmt: skip
+              help="Append this probe to FILE, for --baseline, if nothing is wrong.")  # fmt: skip
 @click.option("--threshold", type=click.FloatRange(0, 1), default=0.9, show_default=True,
               help="The share of the expected bandwidth that is enough.")  # fmt: skip
 @click.option("--read", "reads", type=path_type, multiple=True, metavar="FILE",

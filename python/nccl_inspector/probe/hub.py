@@ -35,6 +35,7 @@ class Rank:
     local: int
     device: str
     version: str
+    gpus: int  # that Slurm gave its step on this node
     offer: Mapping[str, Any]
     wire: Wire
 
@@ -76,7 +77,13 @@ class Hub:
         self._key = key
         self.ranks: list[Rank] = []
         try:
-            self._listening = socket.create_server((host, port), backlog=1024)
+            both = not host and socket.has_dualstack_ipv6()
+            self._listening = socket.create_server(
+                (host, port),
+                family=socket.AF_INET6 if both else socket.AF_INET,
+                dualstack_ipv6=both,
+                backlog=1024,
+            )
         except OSError as err:
             raise ProbeError(f"cannot listen on port {port}: {err.strerror}") from err
         self.port: int = self._listening.getsockname()[1]
@@ -102,18 +109,18 @@ class Hub:
         found: dict[int, Rank] = {}
         until_s = time.monotonic() + seconds
         while len(found) < count:
+            if time.monotonic() > until_s:
+                missing = min(set(range(count)) - found.keys())
+                raise ProbeError(
+                    f"after {seconds:g} s {len(found)} of {number(count, 'rank')} have come; "
+                    f"the first that is missing is rank {missing}"
+                )
             self._listening.settimeout(_LOOK_S)
             try:
                 stream, _ = self._listening.accept()
             except TimeoutError:
                 if why := ended():
                     raise ProbeError(why) from None
-                if time.monotonic() > until_s:
-                    missing = sorted(set(range(count)) - found.keys())
-                    raise ProbeError(
-                        f"after {seconds:g} s {len(found)} of {number(count, 'rank')} have come; "
-                        f"the first that is missing is rank {missing[0]}"
-                    ) from None
                 continue
             if not has_key(stream, self._key, _KEY_S):
                 stream.close()
@@ -136,6 +143,7 @@ class Hub:
             return Rank(
                 at, node, CHECKS.integer(message.get("local"), RANKS_MAX),
                 CHECKS.text(message.get("device")), CHECKS.text(message.get("version")),
+                CHECKS.integer(message.get("gpus", 0), RANKS_MAX),
                 CHECKS.table(message.get("offer")), wire,
             )  # fmt: skip
         except (TimeoutError, LostError) as err:

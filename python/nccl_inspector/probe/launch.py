@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from nccl_inspector.probe.errors import ProbeError
-from nccl_inspector.probe.rank import KEY_VARIABLE
+from nccl_inspector.probe.rank import KEY_VARIABLE, count_of
 from nccl_inspector.system.printable import printable
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -31,12 +31,24 @@ _PROGRAM = (
 _SAID_BYTES_MAX = 1 << 16
 _LINES_SHOWN = 3
 _END_S, _FAILED_END_S = 10.0, 1.0
-PER_NODE_MAX = 64
+# What Slurm took from the job's options, and srun would apply to a step that has others.
+_JOB_OPTIONS = frozenset(
+    f"SLURM_{name}"
+    for name in (
+        "CPUS_PER_GPU", "CPUS_PER_TASK", "DISTRIBUTION", "EXCLUSIVE", "GPUS_PER_SOCKET",
+        "GPUS_PER_TASK", "GPU_BIND", "HINT", "MEM_PER_CPU", "MEM_PER_GPU", "MEM_PER_NODE",
+        "NTASKS_PER_CORE", "NTASKS_PER_GPU", "NTASKS_PER_SOCKET", "THREADS_PER_CORE",
+        "TRES_PER_TASK",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to start: so many ranks on each of so many nodes. `limit_s`: of a rank's waits."""
+    """What to start: so many ranks on each of so many nodes. `limit_s`: of a rank's waits.
+
+    `is_chosen`: the user has chosen the backend.
+    """
 
     nodes: int
     per_node: int
@@ -44,17 +56,12 @@ class Step:
     python: str
     interface: str
     limit_s: float
+    is_chosen: bool = True
 
     @property
     def ranks(self) -> int:
         """The number of ranks."""
         return self.nodes * self.per_node
-
-
-def _count(text: str) -> int:
-    """Return the number at the end of `4`, `a100:4` or `gpu:a100:4`; 0 if there is none."""
-    last = text.rpartition(":")[2]
-    return int(last) if last.isascii() and last.isdigit() and len(last) < 6 else 0
 
 
 def gpus_per_node(environ: Mapping[str, str], nodes: int) -> int:
@@ -63,9 +70,13 @@ def gpus_per_node(environ: Mapping[str, str], nodes: int) -> int:
     The first node stands for all of them.
     """
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
-        if found := _count(environ.get(name, "")):
+        if found := count_of(environ.get(name, "")):
             return found
-    return ceil(_count(environ.get("SLURM_GPUS", "")) / max(1, nodes))
+    in_all = count_of(environ.get("SLURM_GPUS", ""))
+    if not in_all:
+        tasks = count_of(environ.get("SLURM_NTASKS", ""))
+        in_all = tasks * count_of(environ.get("SLURM_GPUS_PER_TASK", ""))
+    return ceil(in_all / max(1, nodes))
 
 
 def _python_words(step: Step, host: str, port: int) -> list[str]:
@@ -93,7 +104,8 @@ class Ranks:
     """The running ranks; what they print is kept, and shown if they fail."""
 
     def __init__(self, key: bytes) -> None:
-        self._environ = {**os.environ, KEY_VARIABLE: key.hex()}
+        kept = {name: value for name, value in os.environ.items() if name not in _JOB_OPTIONS}
+        self._environ = {**kept, KEY_VARIABLE: key.hex()}
         self._processes: list[subprocess.Popen[bytes]] = []
         # A file in memory instead of a pipe, so that nobody must read while they write.
         self._said_fd = os.memfd_create("nccl-inspector-probe")

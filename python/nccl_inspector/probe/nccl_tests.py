@@ -36,7 +36,7 @@ _RANK = re.compile(r"#\s+Rank\s+([0-9]{1,7})\s.{0,200}?[Pp]id\s+[0-9]+ on\s+(\S{
 _OUT_OF_BOUNDS = re.compile(r"# Out of bounds values\s*: ([0-9]{1,12}) ")
 _AVERAGE = re.compile(r"# Avg bus bandwidth\s*: ([0-9.e+-]{1,24})")
 _WHOLE = re.compile("[0-9]{1,18}")
-_TIMESTAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
+_DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _FUNCTIONS = {
     "all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter",
     "broadcast": "Broadcast", "reduce": "Reduce", "alltoall": "AlltoAll", "gather": "Gather",
@@ -212,7 +212,9 @@ class TextReader:
 
     def _take_row(self, line_number: int, text: str) -> None:
         run, heading = self.runs[-1], self._heading
-        words = _TIMESTAMP.sub("", text).split()
+        words = text.split()
+        if _DATE.fullmatch("".join(words[-2:-1])):
+            words = words[:-2]  # the time at which the row was printed
         try:
             if heading is None or len(words) < 7 or len(words) > 64:
                 raise ValueError

@@ -31,6 +31,12 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
+def count_of(text: str) -> int:
+    """Return the number at the end of `4`, `a100:4` or `gpu:a100:4`; 0 if there is none."""
+    last = text.rpartition(":")[2]
+    return int(last) if last.isascii() and last.isdigit() and len(last) < 6 else 0
+
+
 def place_of(environ: Mapping[str, str]) -> Place:
     """Return the place of a task by its environment.
 
@@ -101,6 +107,7 @@ def serve(wire: Wire, place: Place, backend_name: str, interface: str, limit_s: 
         "rank": place.rank,
         "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         "local": place.local,
+        "gpus": count_of(os.environ.get("SLURM_GPUS_ON_NODE", "")),
     }
     try:
         host = interface_address(interface) if interface else wire.stream.getsockname()[0]

@@ -12,7 +12,7 @@ from nccl_inspector.probe.launch import Ranks, Step
 from nccl_inspector.probe.measure import Pairs, Say, connect, measure_sizes
 from nccl_inspector.probe.odd import better_of, find_odd
 from nccl_inspector.probe.plan import sizes
-from nccl_inspector.probe.result import Cell, Kind, ProbeResult
+from nccl_inspector.probe.result import TCP, Cell, Kind, ProbeResult
 from nccl_inspector.probe.wire import KEY_BYTES
 
 _START_S = 120.0  # until all ranks have come: srun, and importing PyTorch from shared storage
@@ -47,6 +47,12 @@ def _check(ranks: Sequence[Rank], step: Step) -> None:
     nodes = {rank.node for rank in ranks}
     if len(nodes) != step.nodes:
         raise ProbeError(f"the ranks are on {len(nodes)} nodes, not on {step.nodes}")
+    gpus = max(rank.gpus for rank in ranks)
+    # Outside of a batch script Slurm's variables may not tell.
+    if step.backend == TCP and gpus and not step.is_chosen:
+        raise ProbeError(
+            f"the nodes have GPUs: give --backend nccl --per-node {gpus}, or --backend tcp"
+        )
 
 
 def _measure(

@@ -57,3 +57,19 @@ def test_a_batch_job_whose_options_are_others_is_measured_too(healthy_cluster: C
     assert "2 ranks on 2 nodes (n[1-2])" in said
     assert "probe-below" in said
     assert "status 1" in said
+
+
+def test_nodes_with_gpus_are_not_measured_with_tcp_unless_that_was_wanted(
+    healthy_cluster: Cluster,
+) -> None:
+    gpus = ["salloc", "-N2", "--ntasks=4", "--gpus-per-task=1", *PROBE]
+    done = healthy_cluster.run_as(JOB_USER, gpus)
+    assert done.returncode == 3
+    assert "this Python has no PyTorch" in done.stderr
+    hidden = ["salloc", "-N2", "--gres=gpu:2", *PROBE]
+    done = healthy_cluster.run_as(JOB_USER, hidden)
+    assert done.returncode == 3
+    assert "PyTorch" in done.stderr or "give --backend nccl --per-node 2" in done.stderr
+    done = healthy_cluster.run_as(JOB_USER, [*gpus, "--backend", "tcp", "--json"])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["kind"]["ranks"] == 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nccl-inspector probe --read`: outputs of nccl-tests of several releases, whole, cut and hostile."""
+"""`nccl-inspector probe --read`: outputs of several nccl-tests, whole, cut and hostile."""
 
 import json
 import os
@@ -27,6 +27,15 @@ from tests.support.nccl_tests_output import (
     json_output,
     json_text,
     output,
+)
+
+BROKEN_ROWS = (
+    "1048576 262144 float sum -1 nan 1 1 0 1 1 1 0",
+    "1048576 262144 float",
+    "1" * 60 + " 1 float sum -1 1 1 1 0 1 1 1 0",
+    "1 ² float sum -1 1 1 1 0",
+    "9 9 float sum -1 1 inf 1 0 1 1 1 0",
+    "9 9 float sum -1 1 -5 1 0 1 1 1 0",
 )
 
 
@@ -171,9 +180,7 @@ def test_two_tables_in_one_file_are_two_runs(tmp_path: Path) -> None:
 def test_a_row_that_is_none_is_told_with_its_line(tmp_path: Path) -> None:
     lines = output(NEW).splitlines()
     at = next(at for at, line in enumerate(lines) if line.lstrip().startswith(str(SIZES[0])))
-    for broken in ("1048576 262144 float sum -1 nan 1 1 0 1 1 1 0", "1048576 262144 float",
-                   "1" * 60 + " 1 float sum -1 1 1 1 0 1 1 1 0", "1 ² float sum -1 1 1 1 0",
-                   "9 9 float sum -1 1 inf 1 0 1 1 1 0", "9 9 float sum -1 1 -5 1 0 1 1 1 0"):  # fmt: skip
+    for broken in BROKEN_ROWS:
         run = read(tmp_path, "\n".join([*lines[:at], broken, *lines[at + 1 :]]) + "\n")
         assert run.problems == [f"{tmp_path}/out.txt:{at + 1}: not a row of nccl-tests"]
         assert len(run.rows) == len(SIZES) - 1
@@ -276,7 +283,7 @@ def test_a_huge_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     with path.open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(InspectorError, match="out.txt:1: a line of more than"):
+    with pytest.raises(InspectorError, match=r"out.txt:1: a line of more than"):
         read_output(path)
     path.write_bytes(b"{")
     with path.open("r+b") as file:

@@ -22,11 +22,11 @@ from tests.support.command_line import COMMAND, environment
 from tests.support.fake_srun import make_srun
 
 QUICK = ("--min-size", "256K", "--max-size", "512K", "--pair-size", "1M", "--seconds", "30")
-# Sending 1 MiB takes at least 40 ms, and on n3 200 ms: more than a busy machine adds.
+# Sending 1 MiB takes at least 30 ms, and on n3 150 ms: more than a busy machine adds.
 PACED = """
 import os, socket, time
 send = socket.socket.send
-pause_s = 0.2 if os.environ.get("SLURMD_NODENAME") == "n3" else 0.04
+pause_s = 0.15 if os.environ.get("SLURMD_NODENAME") == "n3" else 0.03
 def paced(self, data, *flags):
     if len(data) == 1 << 20:
         time.sleep(pause_s)
@@ -200,10 +200,14 @@ def test_a_saved_probe_is_what_the_next_one_of_its_kind_is_compared_with(tmp_pat
     first = local("--local", "2", "--save", str(path))
     assert first["verdict"] == "NO EXPECTATION"
     assert first["expected"] is None
-    again = local("--local", "2", "--baseline", str(path), "--save", str(path))
+    again = local("--local", "2", "--baseline", str(path), "--threshold", "0", "--save", str(path))
     best = max(row["bus_gbs"] for row in first["rows"])
     assert again["expected"]["gbs"] == pytest.approx(best)
     assert again["expected"]["probes"] == 1
+    wrong = CliRunner().invoke(
+        probe, [*QUICK, "--local", "2", "--expect", "100000", "--save", str(path)]
+    )
+    assert f"not saved in {path}: something is wrong" in wrong.output
     other = local("--local", "3", "--baseline", str(path))
     assert other["verdict"] == "NO EXPECTATION"
     assert len(path.read_text().splitlines()) == 2
@@ -228,6 +232,7 @@ def test_a_baseline_that_is_broken_is_told_with_its_line_before_anything_is_meas
         ({"SLURM_GPUS_PER_NODE": "a100:4"}, 4),
         ({"SLURM_GPUS_PER_NODE": "gpu:h100:2"}, 2),
         ({"SLURM_GPUS": "16"}, 8),
+        ({"SLURM_GPUS_PER_TASK": "1", "SLURM_NTASKS": "8"}, 4),
         ({"SLURM_GPUS_ON_NODE": "-1", "SLURM_GPUS": "x"}, 0),
     ],
 )
