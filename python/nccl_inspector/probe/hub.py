@@ -170,9 +170,12 @@ class Hub:
                 rank.wire.send(messages[rank.number], _SEND_S)
             except LostError:
                 troubles.append(_Trouble(str(rank), "gone", "its process has ended"))
-        answers = self._answers(asked, seconds, troubles)
-        _raise_worst(troubles)
-        missing = [rank for rank in asked if rank.number not in answers]
+        # Longer than the ranks wait for each other: who has lost a neighbour says so first.
+        answers = self._answers(asked, seconds + 2 * _MORE_TROUBLE_S, troubles)
+        told = {one.who for one in troubles}
+        missing = [rank for rank in asked if rank.number not in answers and str(rank) not in told]
+        if not missing or any(one.kind != "lost" for one in troubles):
+            _raise_worst(troubles)
         if missing:
             more = f" (nor have {len(missing) - 1} others)" if len(missing) > 1 else ""
             raise ProbeError(f"{missing[0]}: it has not answered for {seconds:g} s{more}")

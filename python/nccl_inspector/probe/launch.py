@@ -18,13 +18,18 @@ from nccl_inspector.probe.rank import KEY_VARIABLE, count_of
 from nccl_inspector.system.printable import printable
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
-# Our code is looked for last, so that it hides nothing of the Python that runs it.
+# Only our own package is taken from where it lies here: what is beside it must hide nothing of the
+# Python that runs it, and another release that this Python has must not be taken for ours.
 _PROGRAM = (
-    "import sys\n"
+    "import importlib.util, sys\n"
     "if sys.version_info < (3, 11):\n"
     "    sys.exit('nccl-inspector probe: %s is Python %d.%d, and 3.11 is needed'\n"
     "             % ((sys.executable,) + sys.version_info[:2]))\n"
-    "sys.path.append(sys.argv[1])\n"
+    "place = sys.argv[1] + '/nccl_inspector'\n"
+    "spec = importlib.util.spec_from_file_location('nccl_inspector', place + '/__init__.py',\n"
+    "                                              submodule_search_locations=[place])\n"
+    "module = sys.modules['nccl_inspector'] = importlib.util.module_from_spec(spec)\n"
+    "spec.loader.exec_module(module)\n"
     "from nccl_inspector.probe.rank import main\n"
     "sys.exit(main(sys.argv[2:]))\n"
 )

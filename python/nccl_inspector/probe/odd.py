@@ -17,9 +17,9 @@ from nccl_inspector.probe.result import Cell
 # Of two nodes nobody can say which one is slow, and of three the rest is one pair: among noisy
 # matrices of three nodes one in eight names somebody, of four one in forty.
 NODES_MIN = 4
-SHARE_MAX = 0.9  # of the reference; what is above is not worth a name
 Z_MAX = -5.0
-_SIGMA_SHARE_MIN = 0.02  # of the reference: a few cells may agree by chance
+# Of the reference: a few cells may agree by chance. So less than 10 % is never worth a name.
+_SIGMA_SHARE_MIN = 0.02
 _LOW_CELLS_MIN = 0.75  # share of a node's cells that must be low themselves
 
 
@@ -49,7 +49,7 @@ def _reference(cells: Sequence[Cell]) -> tuple[float, float]:
 
 
 def _is_low(gbs: float, middle: float, sigma: float) -> bool:
-    return middle > 0 and gbs < SHARE_MAX * middle and (gbs - middle) / sigma < Z_MAX
+    return middle > 0 and (gbs - middle) / sigma < Z_MAX
 
 
 def _judge_node(node: str, cells: Sequence[Cell]) -> Odd | None:

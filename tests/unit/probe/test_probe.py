@@ -20,6 +20,7 @@ from nccl_inspector.probe.launch import gpus_per_node
 from nccl_inspector.probe.text import NOT_NCCL
 from tests.support.command_line import COMMAND, environment
 from tests.support.fake_srun import make_srun
+from tests.support.repository import PYTHON_DIR
 
 QUICK = ("--min-size", "256K", "--max-size", "512K", "--pair-size", "1M", "--seconds", "30")
 # Sending 1 MiB takes at least 30 ms, and on n3 150 ms: more than a busy machine adds.
@@ -136,19 +137,32 @@ def test_a_rank_that_hangs_is_told_in_one_line_within_the_limit(tmp_path: Path) 
     done = run_in_allocation(tmp_path, 2, "--timeout", "3", odd=["n2"], shim=_with_product(shim))
     assert done.returncode == 3
     (line,) = [one for one in done.stderr.splitlines() if one.startswith("nccl-inspector")]
-    assert re.search(r"rank \d \(n\d\): (it has not answered for|nothing has moved for) 3 s", line)
+    assert line == "nccl-inspector: rank 1 (n2): it has not answered for 3 s"
     assert time.monotonic() - before_s < 45
 
 
 def _with_product(shim: str) -> str:
     """The shim, which finds the product as the rank itself does later."""
-    return f"import sys\nsys.path.append({os.fspath(_product())!r})\n{shim}"
+    return f"import sys\nsys.path.insert(0, {os.fspath(PYTHON_DIR)!r})\n{shim}"
 
 
-def _product() -> Path:
-    from tests.support.repository import PYTHON_DIR
-
-    return PYTHON_DIR
+def test_data_that_arrive_changed_are_a_finding(tmp_path: Path) -> None:
+    shim = """
+from nccl_inspector.probe.tcp_backend import TcpBackend
+exchange = TcpBackend._exchange
+def corrupts(self, to, out, source, into):
+    exchange(self, to, out, source, into)
+    if len(into) > 1000:
+        into[500] ^= 1
+TcpBackend._exchange = corrupts
+"""
+    done = run_in_allocation(tmp_path, 3, "--json", odd=["n2"], shim=_with_product(shim))
+    found = json.loads(done.stdout)
+    # It hands on what it has received: the ranks behind it see it, too.
+    assert 1 in found["wrong_ranks"]
+    (finding,) = found["findings"]
+    assert (finding["severity"], done.returncode) == ("C", 1)
+    assert finding["title"].startswith("wrong data arrived at ")
 
 
 def test_an_srun_that_fails_is_quoted(tmp_path: Path) -> None:
