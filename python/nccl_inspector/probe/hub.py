@@ -5,6 +5,7 @@ Every wait has an end, and the first rank to blame is named: one that has gone b
 failed, and these before those that only lost a neighbour.
 """
 
+import resource
 import selectors
 import socket
 import time
@@ -20,6 +21,7 @@ from nccl_inspector.probe.wire import CHECKS, RANKS_MAX, Message, Wire, has_key
 
 _SEND_S = 10.0
 _KEY_S = 5.0
+_OTHER_FILES = 64
 _LOOK_S = 0.2  # between two looks at whether the step still runs
 # After the first trouble: who else has trouble, so that the one to blame is named.
 _MORE_TROUBLE_S = 1.0
@@ -65,6 +67,14 @@ def _failure_of(who: str, message: Message) -> _Trouble | None:
     return _Trouble(who, CHECKS.text(message.get("kind")), CHECKS.text(message["error"], 1000))
 
 
+def _allow_connections(count: int) -> None:
+    """Raise this process's limit of open files, which is 1024 by default, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHER_FILES
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
+
+
 class Hub:
     """Listens for ranks; `key` is what they must show first."""
 
@@ -106,6 +116,7 @@ class Hub:
         Raises:
             ProbeError: a rank cannot take part, the step has ended, or not all came in time.
         """
+        _allow_connections(count)
         found: dict[int, Rank] = {}
         until_s = time.monotonic() + seconds
         while len(found) < count:
