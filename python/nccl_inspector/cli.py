@@ -28,6 +28,7 @@ GROUPS = {
         "history": "history",
         "logs": "logs",
         "mark": "mark",
+        "probe": "probe",
         "ras": "ras",
         "ready": "ready",
         "report": "report",

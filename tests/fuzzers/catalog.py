@@ -8,6 +8,7 @@ from tests.fuzzers import (
     joboutput,
     lines,
     nccllog,
+    nccltests,
     page,
     promanswers,
     ras,
@@ -22,7 +23,7 @@ from tests.fuzzers.target import Target
 TARGETS: Sequence[Target] = (
     box.TARGET, summary.TARGET, page.TARGET, vendorpage.TARGET, stored.TARGET, joboutput.TARGET,
     nccllog.TARGET, promanswers.TARGET, slurmanswers.TARGET, lines.TARGET, smallfiles.TARGET,
-    flight.TARGET, ras.TARGET,
+    flight.TARGET, ras.TARGET, nccltests.TARGET,
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from nccl_inspector.exposition import process_file as processfile
 from nccl_inspector.flight import dump as flight_dump
 from nccl_inspector.model.process import Comm
 from nccl_inspector.nccl_log import lines as nccl_lines
+from nccl_inspector.probe import nccl_tests
 from nccl_inspector.prometheus import api as promapi
 from nccl_inspector.ras import status as ras_status
 from nccl_inspector.render import json as schema
@@ -38,7 +39,7 @@ SEED = 4
 RUNS = {
     "box": 12, "summary": 12, "page": 300, "vendorpage": 40, "stored": 60, "output": 20,
     "logs": 60, "prometheus": 20, "slurm": 20, "lines": 3, "files": 400, "flight": 60,
-    "ras": 400,
+    "ras": 400, "nccltests": 200,
 }  # fmt: skip
 PLANT_S = 30.0  # until a planted defect must be found
 
@@ -73,6 +74,12 @@ def unchecked_seconds(parts: tuple[bytes, ...], _fraction: bytes | None) -> floa
     return float(timegm(tuple(int(part) for part in parts)))
 
 
+def unchecked_perf_row(words: list[str], _heading: Any, line: int) -> nccl_tests.PerfRow:
+    time_us, alg_gbs, bus_gbs = map(float, words[-4:-1])
+    figure = nccl_tests.PerfFigure("", time_us, alg_gbs, bus_gbs, 0)
+    return nccl_tests.PerfRow(int(words[0]), line, (figure,))
+
+
 # In time that is cubic in the length of a run of blanks.
 SLOW = r"per GPU\s*:\s*\s*~?\s*(?P<value>\d+)\s*(?P<unit>[A-Za-z][\w/.]*)"
 # A check of the product's taken away: whose target must see it.
@@ -89,6 +96,7 @@ PLANTED: dict[str, tuple[Any, str, Any]] = {
     "lines": (restore, "_object", json.loads),
     "flight": (flight_dump, "read_pickle", pickle.loads),
     "ras": (ras_status, "_list", same),
+    "nccltests": (nccl_tests, "_row", unchecked_perf_row),
     "files": (Checks, "load", lambda _, data: json.loads(data)),
 }
 

@@ -26,6 +26,29 @@ def bus_factor(func: str, nranks: int) -> float:
             return 0.0
 
 
+def message_bytes(func: str, buffer_bytes: int, nranks: int) -> float:
+    """Return the bytes of the message, as `bus_factor` means it, from those of the larger buffer.
+
+    nccl-tests says the size of the larger buffer: of all ranks' shares, and of what a rank has for
+    all ranks, itself included.
+    """
+    match func:
+        case "AllGather" | "ReduceScatter":
+            return buffer_bytes / nranks
+        case "AlltoAll" | "Gather" | "Scatter":
+            return buffer_bytes * (nranks - 1) / nranks
+        case _:
+            return float(buffer_bytes)
+
+
+def bus_gbs(func: str, buffer_bytes: int, nranks: int, seconds: float) -> float:
+    """Return the bus bandwidth in GB/s of an operation that took so long, which is more than 0 s.
+
+    `buffer_bytes` are those of the larger buffer. 0: not defined.
+    """
+    return bus_factor(func, nranks) * message_bytes(func, buffer_bytes, nranks) / seconds / 1e9
+
+
 def size_class(size_bytes: int) -> int:
     """Return floor(log2(bytes)), and 0 for no bytes."""
     return max(size_bytes.bit_length() - 1, 0)

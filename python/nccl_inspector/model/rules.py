@@ -24,6 +24,7 @@ class About(StrEnum):
     WRITTEN = "What NCCL and PyTorch wrote"
     DATA = "What was not measured"
     FLIGHT = "What PyTorch's flight recorder says"
+    PROBE = "What a probe of the allocation measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -512,6 +513,53 @@ FLIGHT_UNREADABLE: Final = Rule(
     "nothing is known.",
     action="look at who wrote the file; a dump that was cut is usual if the job was killed while "
     "it wrote",
+)
+
+# What `nccl-inspector probe` measured, or read from nccl-tests.
+
+PROBE_BELOW: Final = Rule(
+    id=RuleId("probe-below"),
+    about=About.PROBE,
+    severity=WARNING,
+    summary="The bus bandwidth is below what was expected.",
+    meaning="The highest bus bandwidth over all sizes is below the threshold, a share of the "
+    "expected value (90 % by default). The expected value was given, or is the median of earlier "
+    "probes with as many ranks and nodes and the same GPUs. The finding does not say why; other "
+    "jobs on the same network can slow a probe, too.",
+    action="probe again, with --pairs to find the node or pair that is slow",
+)
+PROBE_SLOW_NODE: Final = Rule(
+    id=RuleId("probe-slow-node"),
+    about=About.PROBE,
+    severity=WARNING,
+    summary="A node sends to the others, or receives from them, more slowly than they do among "
+    "themselves.",
+    meaning="At least three quarters of the node's pairs are slow in one direction, by 10 % or "
+    "more, and by more than the spread of the other nodes' pairs explains. With fewer than four "
+    "nodes nobody is named. Slow pairs were measured twice and the better figure counts. Whether "
+    "the node's port, its cable or its host's settings are at fault was not measured.",
+    action="compare its ports, links and settings with those of the other nodes (nccl-inspector "
+    "doctor, ethtool, ibstat)",
+)
+PROBE_SLOW_PAIR: Final = Rule(
+    id=RuleId("probe-slow-pair"),
+    about=About.PROBE,
+    severity=WARNING,
+    summary="Two nodes are slow with each other, and not with the rest.",
+    meaning="The pair is slower than the median of all other pairs by 10 % or more, and by more "
+    "than their spread explains. Slow pairs were measured twice and the better figure counts. So "
+    "the path between them is the suspect, not either node: a switch, or a link between switches.",
+    action="look at the path between these two nodes: switches, links between them, routing",
+)
+PROBE_WRONG: Final = Rule(
+    id=RuleId("probe-wrong"),
+    about=About.PROBE,
+    severity=CRITICAL,
+    summary="Data arrived that were not those sent.",
+    meaning="The probe compares what each rank received with what it should have received, once "
+    "for each size; nccl-tests counts wrong elements and values out of bounds. A GPU, its memory, "
+    "a link or a library is at fault. The finding does not say which.",
+    action="take the nodes out of use until the cause is known; look for XIDs and ECC errors",
 )
 
 # In the order of this file; taken from the module itself, so that no entry is left out.

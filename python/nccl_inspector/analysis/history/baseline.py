@@ -91,7 +91,7 @@ def find_similar(key: KindKey, past: Sequence[PastKind]) -> tuple[list[PastKind]
     return [], ()
 
 
-def _few(count: int) -> float:
+def few_values_factor(count: int) -> float:
     """Return the factor by which the spread of `count` values is widened.
 
     The MAD of few values is too small on average, and their median has an error of its own.
@@ -107,7 +107,7 @@ def compare_kind(kind: KindRow, past: Sequence[PastKind]) -> Compared | None:
     values = [one.bus_gbs for one in found]
     middle = median(values)
     mad = median(abs(value - middle) for value in values)
-    sigma = max(MAD_TO_SIGMA * mad * _few(len(values)), _SIGMA_SHARE_MIN * middle)
+    sigma = max(MAD_TO_SIGMA * mad * few_values_factor(len(values)), _SIGMA_SHARE_MIN * middle)
     return Compared(
         kind, len(found), differs, middle, mad,
         kind.bus_gbs / middle - 1, (kind.bus_gbs - middle) / sigma,
