@@ -178,7 +178,7 @@ CHECKS = (
         roles=_JOB,
         looks_at="the variable NCCL_RAS_ENABLE",
         meaning="Measuring goes on. But ncclras cannot be asked when the job hangs.",
-        mend="Unset NCCL_RAS_ENABLE, unless two jobs on the node need one port.",
+        mend="Unset NCCL_RAS_ENABLE: the service of each step has a port of its own (ras=1).",
         page="troubleshoot.md#ask-the-doctor",
         judge=_ras_off,
     ),
