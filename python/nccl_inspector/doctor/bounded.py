@@ -44,5 +44,7 @@ def gather(readers: Mapping[str, Reader], seconds: float = READER_S) -> dict[str
     """Return what each reader returns, or a CannotTell if it failed or gave no answer in time."""
     works = [partial(_in_child, one) for one in readers.values()]
     names = list(readers)
-    answers = run_limited(works, Limits(wall_s=seconds, file_bytes=_FILE_BYTES_MAX), at_once=len(works))
+    answers = run_limited(
+        works, Limits(wall_s=seconds, file_bytes=_FILE_BYTES_MAX), at_once=len(works)
+    )
     return {names[number]: _taken(answer, seconds) for number, answer in answers}

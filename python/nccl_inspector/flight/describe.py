@@ -136,17 +136,21 @@ def _others(one: Stuck, operation: str) -> str:
     return f"{count:,} {'other waits' if count == 1 else 'others wait'} in {operation}"
 
 
+def _not_called(one: Stuck, it: str) -> str:
+    if one.roots:
+        return f"{said_ranks(one.roots)} did not call {it}; {_others(one, 'it')}"
+    waiting, others = one.operation.waiting, number(len(one.operation.absent), "other")
+    verb = "waits" if len(waiting) == 1 else "wait"
+    return f"{said_ranks(waiting)} {verb} in {it}, which {others} did not call"
+
+
 def _title(one: Stuck, words: _Words) -> str:
     who, it, many = said_ranks(one.roots), words.open(one.operation), len(one.roots) > 1
     match one.cause:
         case Cause.NO_DUMP:
             return f"{who} left no dump; {_others(one, it)}"
-        case Cause.NOT_CALLED if not one.roots:
-            waiting, others = one.operation.waiting, len(one.operation.absent)
-            verb = "waits" if len(waiting) == 1 else "wait"
-            return f"{said_ranks(waiting)} {verb} in {it}, which {others:,} others did not call"
         case Cause.NOT_CALLED:
-            return f"{who} did not call {it}; {_others(one, 'it')}"
+            return _not_called(one, it)
         case Cause.MISMATCHED:
             found = one.operation.mismatched
             called = {_shape(call) for call in found.values()}

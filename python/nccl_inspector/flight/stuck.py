@@ -48,8 +48,6 @@ class _Graph:
     def __init__(self, operations: Sequence[Open], ranks: int) -> None:
         self.by_place = {one.place: one for one in operations}
         self.inside = _inside(operations)
-        # Who stops holds up the others sooner or later. If most ranks are in no operation, somebody
-        # may have called one more than they, and it is not known who is wrong.
         self._most_are_idle = len(self.inside) < ranks - len(self.inside) - 1
         edges: list[tuple[_Node, _Node]] = [
             (rank, one.place) for rank, found in self.inside.items() for one in found
@@ -78,9 +76,18 @@ class _Graph:
             return Stuck(one, Cause.DEADLOCK, tuple(sorted(circle)), circle)
         roots = self._roots(ends)
         cause = self._cause(one, ends, set(roots))
-        if cause is Cause.NOT_CALLED and self._most_are_idle:
+        if cause is Cause.NOT_CALLED and self._may_be_right(set(roots)):
             roots = ()
         return Stuck(one, cause, roots, {})
+
+    def _may_be_right(self, roots: set[int]) -> bool:
+        """Tell whether ranks that did not come may be right, and those that wait wrong.
+
+        Who stops holds up the others sooner or later. If most ranks of the operation wait, the rest
+        is wrong. Else, if most ranks are in no operation, somebody may have called one more.
+        """
+        late = (one for one in self.by_place.values() if roots.intersection(one.absent))
+        return self._most_are_idle and not any(len(o.waiting) > len(o.absent) for o in late)
 
     def _in(self, rank: int, end: End[_Node]) -> Open:
         return next(one for one in self.inside[rank] if one.place in end)

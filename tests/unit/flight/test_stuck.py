@@ -54,9 +54,21 @@ def test_who_may_have_called_one_operation_too_many_is_told_without_an_accusatio
     told = tell(tmp_path, ranks)
     (finding,) = told.findings
     assert finding.rule == rules.FLIGHT_NOT_CALLED.id
-    assert finding.title == "rank 1 waits in all_reduce 4 of default_pg, which 3 others did not call"
+    assert (
+        finding.title == "rank 1 waits in all_reduce 4 of default_pg, which 3 others did not call"
+    )
     assert "either it is one too many, or they stopped" in finding.detail
     assert (finding.entities, finding.confidence) == ((), LOW)
+
+
+def test_who_holds_up_its_group_is_named_though_other_groups_have_nothing_to_do(
+    tmp_path: Path,
+) -> None:
+    members = {"0": list(range(9)), "1": [0, 1, 2]}
+    idle = dump(DONE, members)
+    ranks = dict.fromkeys(range(2, 9), idle)
+    ranks |= {rank: dump([*DONE, entry(3, 1, state="started", **TP)], members) for rank in (0, 1)}
+    assert one_title(tmp_path, ranks, rules.FLIGHT_NOT_CALLED).startswith("rank 2 did not call")
 
 
 @pytest.mark.parametrize("culprit", range(4))

@@ -29,7 +29,7 @@ from nccl_inspector.model.card import (
     LastCall,
     Period,
 )
-from nccl_inspector.model.wording import clock, cut_list, elapsed, said_entity
+from nccl_inspector.model.wording import clock, cut_list, elapsed, number, said_entity
 
 _NAMES_SHOWN = 4
 _VICTIMS_SHOWN = 1024  # in a finding; the table of hangs has all
@@ -145,8 +145,8 @@ def _nobody_named(hang: Hang, job: HungJob) -> str:
         return f"{ranks} {verb} not come out of {operation}, to which all have come"
     if hang.verdict == DIVERGENT:
         who = cut_list((said_entity(job.places.rank(one)) for one in hang.waiting), _NAMES_SHOWN)
-        verb, others = "waits" if count == 1 else "wait", len(hang.never_issued)
-        return f"{who} {verb} in {operation}, which {others:,} others never called"
+        verb, others = "waits" if count == 1 else "wait", number(len(hang.never_issued), "other")
+        return f"{who} {verb} in {operation}, which {others} never called"
     return f"{ranks} {'waits' if count == 1 else 'wait'} in {operation}"
 
 

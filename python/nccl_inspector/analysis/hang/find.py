@@ -177,7 +177,7 @@ def _hang(graph: WaitGraph, wait: Wait, job: _AtEnd) -> Hang:
     picture, roots = graph.pictures[wait.place], graph.roots(wait.place)
     verdict = _verdict(graph, wait.place, picture, roots)
     if verdict == DIVERGENT:
-        roots = tuple(who for who in roots if not graph.is_among_idle(who))
+        roots = tuple(who for who in roots if not graph.may_be_right(who))
 
     def named(found: Iterable[int]) -> tuple[str, ...]:
         return tuple(names[who] for who in found)

@@ -152,7 +152,7 @@ class WaitGraph:
             if not meeting.mixed:
                 self._by_size[meeting.nranks].append(meeting)
         self._meetings_of: dict[int, list[int]] = defaultdict(list)
-        self._busy: list[tuple[int, int]] = []  # of each meeting: ranks in operations, and idle ones
+        self._busy: list[tuple[int, int]] = []  # ranks of each meeting: in operations, idle
         for at, meeting in enumerate(meetings):
             busy = sum(bool(seat.process.operations) for seat in meeting.seats.values())
             self._busy.append((busy, len(meeting.seats) - busy))
@@ -193,12 +193,16 @@ class WaitGraph:
             return set()
         return set(self.pictures[node].mismatched) or set(self.stuck(self.waits[node])[1])
 
-    def is_among_idle(self, who: int) -> bool:
-        """Tell whether most of the processes with which this one communicates have nothing to do.
+    def may_be_right(self, who: int) -> bool:
+        """Tell whether a process that did not come may be right, and those that wait wrong.
 
-        Who stops holds up the others sooner or later. If most others are in no operation, somebody
-        may have called one more than they, and it is not known who is wrong.
+        Who stops holds up the others sooner or later. If most ranks of the operation wait for it,
+        it is wrong. Else, if most of the processes with which it communicates are in no operation,
+        somebody may have called one more than they.
         """
+        for place, picture in self.pictures.items():
+            if who in picture.absent and len(self.waits[place].seats) > len(picture.absent):
+                return False
         busy, idle = 0, 0
         for at in self._meetings_of.get(who, ()):
             found_busy, found_idle = self._busy[at]

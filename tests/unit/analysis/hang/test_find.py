@@ -408,6 +408,17 @@ def test_where_one_rank_called_one_operation_more_its_innocent_peers_are_not_acc
     assert hangs[0].roots == ()
 
 
+def test_who_holds_up_its_group_is_named_though_other_groups_have_nothing_to_do() -> None:
+    """As in a service of several replicas, of which one has a request."""
+    world = [Call(Group(7, "world", tuple(range(32))), "AllReduce", 8)]
+    programs = []
+    for rank in range(32):
+        tensor = Group(8 + rank // 4, "tp", tuple(range(rank // 4 * 4, rank // 4 * 4 + 4)))
+        programs.append(world + [Call(tensor, "AllReduce", 8)] * (3 if rank < 4 else 1))
+    hangs = hangs_of(stood(programs, {2: 2}))
+    assert_root(hangs, 2)
+
+
 def test_the_first_stuck_operation_is_told_and_not_one_that_nobody_has_entered() -> None:
     first, second = Group(9, "first", (0, 1, 2, 3)), Group(7, "second", (0, 1, 2, 3))
     calls = [Call(first, "AllReduce", 8), Call(second, "AllReduce", 8), SYNC]
