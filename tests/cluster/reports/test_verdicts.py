@@ -41,8 +41,8 @@ SOME = ("--ops", "allreduce,allgather", "--sizes", "64K", "--seconds", "22")
 LONGER = (*SOME[:4], "--seconds", "45")  # what looks at queues tell takes its time
 ENDLESS = ("--ops", "allreduce", "--sizes", "64K", "--comms", "world", "--timeout", "0")
 CROSSED = ("--ops", "allreduce", "--sizes", "64K", "--comms", "node,world", "--timeout", "0")
-# What others write into this job: PyTorch's dumps of a training whose rank 2 did not come, and a log
-# of an adapter that gave up, in which rank 5 is the first.
+# What others write into this job: PyTorch's dumps of a training whose rank 2 did not come, and a
+# log of an adapter that gave up, in which rank 5 is the first.
 RECORDED = REPO / "tests" / "support" / "recorded_flight_data" / "absent"
 LOG = REPO / "tests" / "unit" / "nccl_log" / "logs" / "cascade.log"
 WRITTEN = f"""for rank in 0 1 2 3; do
