@@ -11,7 +11,15 @@ from tests.simulator.trials import play_case, read_rows, trials, write_rows
 pytest.importorskip("tests.simulator.play")
 
 
-@pytest.mark.parametrize("name", [one.name for one in CASES if one.fast])
+# These take over 20 s.
+LONG = ("gpu-tp-dp", "gpu-ddp", "host-ddp")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one.name, marks=[pytest.mark.long] if one.name in LONG else [])
+     for one in CASES if one.fast],
+)  # fmt: skip
 def test_the_report_is_right_about(name: str) -> None:
     row = play_case(name, seed=1)
     assert "error" not in row, row["error"]

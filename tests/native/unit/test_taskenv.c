@@ -8,8 +8,8 @@
 #define INTERVAL "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
 
 struct env {
-	char name[40][64];
-	char value[40][2048];
+	char name[TASKENV_VARIABLES + 16][64]; /* also those that the tests set */
+	char value[TASKENV_VARIABLES + 16][2048];
 	size_t used;
 };
 

@@ -402,6 +402,7 @@ def test_a_communicator_of_many_ranks_has_no_repeated_operations_until_one_is(
             } == {70}
 
 
+@pytest.mark.long
 def test_the_greatest_numbers_that_may_be_true_are_no_overflow(tmp_path: Path) -> None:
     most: dict[str, Any] = {
         "coll_exec_time_ns": TIME_US_MAX * 1000,

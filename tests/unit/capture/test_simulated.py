@@ -90,6 +90,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", FAULTS)
 def test_lines_tell_a_fault_as_boxes_do(case: str, tmp_path: Path) -> None:
     cause, who = FAULTS[case]
