@@ -141,8 +141,9 @@ static void test_values(void)
 	       has("NCCL_INSPECTOR_CONTROL_DIR", "/run/nccl-inspector/control") &&
 	       has("NCCL_INSPECTOR_JSON", "0") && has("NCCL_INSPECTOR_PHASES", "0") &&
 	       has("NCCL_INSPECTOR_HOST_TIME", "0") && has("NCCL_INSPECTOR_NET", "off") &&
-	       has("NCCL_INSPECTOR_BUDGET_PERCENT", "1.000") && plan.changes == 14,
-	   "prom sets thirteen variables and the marker");
+	       has("NCCL_INSPECTOR_BUDGET_PERCENT", "1.000") &&
+	       has("NCCL_RAS_ADDR", "localhost:61338") && plan.changes == 15,
+	   "prom sets fourteen variables and the marker");
 	ok(!strncmp(get(&env, TASKENV_MARKER), "42 NCCL_PROFILER_PLUGIN:", 24), "%s",
 	   get(&env, TASKENV_MARKER));
 	begin();
