@@ -11,8 +11,11 @@ from tests.simulator.trials import play_case, read_rows, trials, write_rows
 pytest.importorskip("tests.simulator.play")
 
 
-# These take over 20 s.
-LONG = ("gpu-tp-dp", "gpu-ddp", "host-ddp")
+# These take 12 s and more, on a machine with nothing else to do.
+LONG = (
+    "healthy-fsdp-uneven", "healthy-pp", "gpu-ddp", "gpu-tp-dp", "gpu-second-half", "host-ddp",
+    "nic-rail", "network-dip",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

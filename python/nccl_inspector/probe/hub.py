@@ -188,7 +188,7 @@ class Hub:
         if not missing or any(one.kind != "lost" for one in troubles):
             _raise_worst(troubles)
         if missing:
-            more = f" (nor have {len(missing) - 1} others)" if len(missing) > 1 else ""
+            more = f" (nor have {number(len(missing) - 1, 'other')})" if len(missing) > 1 else ""
             raise ProbeError(f"{missing[0]}: it has not answered for {seconds:g} s{more}")
         return answers
 

@@ -59,6 +59,7 @@ def test_a_batch_job_whose_options_are_others_is_measured_too(healthy_cluster: C
     assert "status 1" in said
 
 
+@pytest.mark.long
 def test_nodes_with_gpus_are_not_measured_with_tcp_unless_that_was_wanted(
     healthy_cluster: Cluster,
 ) -> None:

@@ -48,6 +48,7 @@ STRAGGLERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", STRAGGLERS)
 def test_report_and_analyze_agree_on_a_straggler(name: str, tmp_path: Path) -> None:
     planner, fault, seed = STRAGGLERS[name]

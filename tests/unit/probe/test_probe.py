@@ -112,6 +112,7 @@ def test_all_pairs_are_measured_in_both_directions_and_the_text_says_that_it_is_
         assert all(float(cell) > 0 for place, cell in enumerate(cells) if place != at)
 
 
+@pytest.mark.long
 def test_a_node_that_sends_slowly_is_named_and_no_other(tmp_path: Path) -> None:
     done = run_in_allocation(tmp_path, 4, "--pairs", "--json", odd=ALL, shim=PACED)
     found = json.loads(done.stdout)
