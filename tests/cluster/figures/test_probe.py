@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import click
+import pytest
 
 from tests.sandbox import JOB_USER, Cluster
 from tests.support.command_line import MAIN
