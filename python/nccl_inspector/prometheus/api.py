@@ -20,6 +20,7 @@ SOCKET_S = 10.0  # the longest wait for the server to send anything
 ANSWER_S = 30.0  # the longest time for a whole answer
 _ANSWER_BYTES_MAX = 64 << 20
 _CHUNK_BYTES = 1 << 16
+_VALUE_MAX = 1e100  # nothing that is asked for is as large; sums and means stay finite
 # Errors that parsing a malformed answer can raise, however deeply its JSON is nested.
 _NOT_AN_ANSWER = (
     ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError,
@@ -87,6 +88,10 @@ def _reason(err: urllib.error.HTTPError) -> str:
     )
 
 
+def _is_figure(value: float) -> bool:
+    return math.isfinite(value) and abs(value) <= _VALUE_MAX
+
+
 def _samples(body: bytes) -> list[PromSample]:
     """Return the samples of an answer. Raises one of _NOT_AN_ANSWER if it is anything else."""
     answer = json.loads(body)
@@ -98,7 +103,7 @@ def _samples(body: bytes) -> list[PromSample]:
         labels = item["metric"]
         if not all(isinstance(word, str) for word in labels.values()):
             raise ValueError("invalid labels")
-        if math.isfinite(value):
+        if _is_figure(value):
             found.append(PromSample(labels, value))
     return found
 
@@ -121,7 +126,7 @@ def _tracks(body: bytes, refused: Counter[str]) -> list[PromTrack]:
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             refused["odd_series"] += 1
             continue
-        known = [point for point in points if all(map(math.isfinite, point))]
+        known = [point for point in points if all(map(_is_figure, point))]
         if any(later[0] <= earlier[0] for earlier, later in pairwise(known)):
             refused["time_goes_back"] += 1
         else:

@@ -4,6 +4,7 @@
 A plot is stretched to the available width, so it contains no text: labels are beside it.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -86,8 +87,13 @@ def ticks(line: TimeLine) -> list[Tick]:
 
 def _scale(values: Sequence[float], baseline: float | None) -> tuple[float, float]:
     """Return the ends of the axis: from 0 on, except for a series that stays in its upper part."""
-    high = max(*values, baseline or 0.0, 0.0) * 1.05 or 1.0
+    high = min(max(*values, baseline or 0.0, 0.0) * 1.05, sys.float_info.max) or 1.0
     return next((part * high for part in (0.8, 0.5) if min(values) > part * high), 0.0), high
+
+
+def _height(value: float, low: float, high: float) -> float:
+    """Return the place of a value on the axis, from the top; what is outside is put at its edge."""
+    return HEIGHT * min(max((high - value) / (high - low), 0.0), 1.0)
 
 
 def _paths(values: Sequence[float | None], low: float, high: float) -> Iterator[tuple[str, ...]]:
@@ -96,8 +102,7 @@ def _paths(values: Sequence[float | None], low: float, high: float) -> Iterator[
     points: list[str] = []
     for at, value in enumerate((*values, None)):
         if value is not None:
-            y = HEIGHT * (high - value) / (high - low)
-            points.append(f"{(at + 0.5) * step:.1f},{y:.1f}")
+            points.append(f"{(at + 0.5) * step:.1f},{_height(value, low, high):.1f}")
         elif points:
             if len(points) == 1:
                 x, _, y_text = points[0].partition(",")
@@ -129,7 +134,7 @@ def _plot(track: StripTrack, line: TimeLine) -> Plot:
         )
         for start, end in _apart(slow.period for slow in track.slow)
     )
-    baseline_y = HEIGHT * (high - track.baseline) / (high - low) if track.baseline else None
+    baseline_y = _height(track.baseline, low, high) if track.baseline else None
     return Plot(
         track.name,
         track.unit,

@@ -58,7 +58,7 @@ def failure(url: str) -> str:
 
 
 def test_a_vector_is_taken_without_what_is_no_number(serve: Serve) -> None:
-    found = Api(serve(200, vector("1.5", "NaN", "+Inf"))).query("up")
+    found = Api(serve(200, vector("1.5", "NaN", "+Inf", "1e308", "-1e101"))).query("up")
     assert found == [PromSample({"a": "b"}, 1.5)]
 
 

@@ -10,7 +10,15 @@ import pytest
 
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import RuleId, Series, TimeLine
-from nccl_inspector.render.charts import Plot, bandwidth_bars, heat_map, plots, ticks, waiting_bars
+from nccl_inspector.render.charts import (
+    HEIGHT,
+    Plot,
+    bandwidth_bars,
+    heat_map,
+    plots,
+    ticks,
+    waiting_bars,
+)
 from nccl_inspector.render.heat import bound_heat
 from nccl_inspector.render.html import render_html
 from nccl_inspector.render.output_limits import PAGE
@@ -150,6 +158,18 @@ def test_a_course_of_two_windows_is_no_chart_and_an_axis_says_where_it_begins() 
     assert plots_of(2.0, 3.0) == []
     assert [one.low for one in plots_of(1.0, 3.0, 2.0)] == ["0"]
     assert [one.low for one in plots_of(2.9, 3.0, 3.0)] == ["2.52 (not 0)"]
+
+
+@pytest.mark.parametrize(
+    "values", [(1.7e308, 1e308, 1e307), (5e-324, 0.0, 5e-324), (-1e308, 1e308, 1.0)], ids=str
+)
+def test_numbers_at_the_edge_of_what_can_be_written_stay_within_the_plot(
+    values: tuple[float, ...],
+) -> None:
+    line = TimeLine(10, START_S, 5, (Series("net", "x", "Send", 20, values, (1, 1, 1)),))
+    for plot in plots(replace(example_cards.healthy(), timeline=line), PAGE):
+        heights = [float(point.split(",")[1]) for path in plot.paths for point in path]
+        assert all(0 <= one <= HEIGHT for one in (*heights, plot.baseline_y or 0.0))
 
 
 def test_ticks_are_at_round_times() -> None:
