@@ -1,10 +1,7 @@
 """Answers of NCCL's RAS service: a job's state, its events, its diagnostics."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 
-from nccl_inspector.errors import InspectorError
 from nccl_inspector.ras.diagnostics import fault_lines, read_checks
 from nccl_inspector.ras.events import parse_events
 from nccl_inspector.ras.judge import judge
@@ -12,8 +9,8 @@ from nccl_inspector.ras.origin import find_origin
 from nccl_inspector.ras.status import parse_status
 from nccl_inspector.ras.text import status_lines
 from nccl_inspector.system.printable import printable
-from tests.fuzzers import mutation
 from tests.fuzzers.forms import check_text
+from tests.fuzzers.kinds import mutate, reading
 from tests.fuzzers.target import Budget, Run, Target
 from tests.support.ras_service import recorded
 
@@ -55,24 +52,7 @@ def _seeds() -> list[bytes]:
 
 def prepare(_place: Path) -> Run:
     """Return what reads an answer of the kind that its first line says."""
-
-    def run(data: bytes) -> str:
-        name, _, rest = data.partition(b"\n")
-        try:
-            return f"{name!a} {_READERS[name.decode()](rest)}"
-        except InspectorError as err:
-            return f"{name!a} {err!s:.24}"
-
-    return run
-
-
-def mutate(chance: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
-    """Return another answer of the same kind."""
-    name, _, rest = data.partition(b"\n")
-    others = [one.partition(b"\n")[2] for one in corpus[:64]]
-    if name == b"status" and chance.random() < 0.8:
-        return name + b"\n" + mutation.change_json(chance, rest, others)
-    return name + b"\n" + mutation.several(chance, rest, others, mutation.TEXT)
+    return reading(_READERS)
 
 
 TARGET = Target(

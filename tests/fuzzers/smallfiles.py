@@ -1,9 +1,8 @@
 """Small files and texts: manifest, mark, records, ends of lines, comments, node lists."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from random import Random
 
 from nccl_inspector.agent.ended_job import parse_ended
 from nccl_inspector.agent.manifest import parse_manifest
@@ -12,13 +11,13 @@ from nccl_inspector.agent.nvidia.vendor_record import VendorRecord
 from nccl_inspector.capture.end_files import parse_end
 from nccl_inspector.counters.counter_record import FORMAT, CounterRecord
 from nccl_inspector.counters.node_counters import to_json
-from nccl_inspector.errors import InspectorError
 from nccl_inspector.exposition.text import make_series, render
 from nccl_inspector.model.hostlist import compress, compress_within, expand
 from nccl_inspector.model.jobid import parse_job
 from nccl_inspector.render.comment import make_comment, read_comment, render_summary
-from tests.fuzzers import mutation, seeds
+from tests.fuzzers import seeds
 from tests.fuzzers.forms import check_text
+from tests.fuzzers.kinds import mutate, reading
 from tests.fuzzers.page import IDENTITY, check_published
 from tests.fuzzers.target import Budget, Run, Target
 from tests.support import example_cards
@@ -98,24 +97,7 @@ def _seeds() -> list[bytes]:
 
 def prepare(_place: Path) -> Run:
     """Return what reads a file of the kind that its first line says."""
-
-    def run(data: bytes) -> str:
-        name, _, rest = data.partition(b"\n")
-        try:
-            return f"{name!a} {_READERS[name.decode()](rest)}"
-        except InspectorError as err:
-            return f"{name!a} {err!s:.24}"
-
-    return run
-
-
-def mutate(chance: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
-    """Return another file of the same kind."""
-    name, _, rest = data.partition(b"\n")
-    others = [one.partition(b"\n")[2] for one in corpus[:64]]
-    if rest.startswith(b"{") and chance.random() < 0.8:
-        return name + b"\n" + mutation.change_json(chance, rest, others)
-    return name + b"\n" + mutation.several(chance, rest, others, mutation.TEXT)
+    return reading(_READERS)
 
 
 # A list of nodes is as long as Slurm allows, whatever its length: NODES_MAX of model/hostlist.py.

@@ -88,7 +88,7 @@ def _expectation(
 
 
 def _read(paths: Sequence[Path], expect: float | None, threshold: float, *, as_json: bool) -> int:
-    """Judge outputs of nccl-tests; return the exit status. A file that is none is told and left."""
+    """Judge outputs of nccl-tests; return the exit status. Other files are named and left out."""
     from nccl_inspector.probe.judge import judge_run, worst_exit_code
     from nccl_inspector.probe.nccl_tests import read_output
     from nccl_inspector.probe.text import render_runs, runs_json

@@ -49,7 +49,7 @@ def read_results(path: Path) -> list[ProbeResult]:
 
 
 def expectation_of(past: Sequence[ProbeResult], kind: Kind, path: Path) -> Expectation | None:
-    """Return the median of the best figures of the latest probes of a kind; None: there is none."""
+    """Return the median of the best figures of the latest probes of a kind, or None without any."""
     best = [one.best.bus_gbs for one in past if one.kind == kind and one.best][-_PAST_MAX:]
     if not best or not (middle := median(best)):
         return None

@@ -91,7 +91,7 @@ def _quiet_s(processes: Sequence[Process], ending: Ending) -> float:
 def find_quiet_end(
     processes: Sequence[Process], ending: Ending, unions: Iterable[Sequence[UnionColumns]]
 ) -> QuietEnd | None:
-    """Return the time without operations at the end of a job; None: there was none to speak of.
+    """Return the time without operations at the end of a job, or None if it is not remarkable.
 
     Call it for jobs that are quiet (`is_quiet`). `unions`: of each process, or of some. A pause of
     the job is one of each of its processes, so the process with the shortest pauses bounds it,

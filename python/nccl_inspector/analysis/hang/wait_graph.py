@@ -158,6 +158,13 @@ class WaitGraph:
             self._busy.append((busy, len(meeting.seats) - busy))
             for seat in meeting.seats.values():
                 self._meetings_of[seat.who].append(at)
+        # Who did not come where most ranks wait.
+        self._outvoted = {
+            who
+            for place, picture in self.pictures.items()
+            if len(self.waits[place].seats) > len(picture.absent)
+            for who in picture.absent
+        }
         self._kinds_of: dict[int, set[tuple[int, int]]] = {}  # cached
         edges: list[tuple[_Node, _Node]] = []
         for place, wait in self.waits.items():
@@ -200,9 +207,8 @@ class WaitGraph:
         it is wrong. Else, if most of the processes with which it communicates are in no operation,
         somebody may have called one more than they.
         """
-        for place, picture in self.pictures.items():
-            if who in picture.absent and len(self.waits[place].seats) > len(picture.absent):
-                return False
+        if who in self._outvoted:
+            return False
         busy, idle = 0, 0
         for at in self._meetings_of.get(who, ()):
             found_busy, found_idle = self._busy[at]
