@@ -8,7 +8,6 @@ from typing import Any
 
 from nccl_inspector.agent.status import Fill, NodeStatus
 from nccl_inspector.controller.status import ServiceStatus
-from nccl_inspector.doctor.checks_job_environment import MARKER, fnv1a
 from nccl_inspector.doctor.elf import Elf
 from nccl_inspector.doctor.facts import (
     Agent,
@@ -40,6 +39,7 @@ from nccl_inspector.doctor.facts import (
     Unit,
 )
 from nccl_inspector.doctor.nccl import PROFILER
+from nccl_inspector.doctor.set_by_slurm import MARKER, fnv1a
 from nccl_inspector.model.process import GPU_TIMED, MEASURING
 from nccl_inspector.settings.config import parse_config
 
@@ -124,7 +124,13 @@ def _controller() -> Controller:
 
 def environment(**more: str) -> dict[str, str]:
     """The variables of a step as SPANK has set them, with some changed afterwards."""
-    ours = {PROFILER: str(PLUGIN), "NCCL_INSPECTOR_RUN_DIR": RAW, "NCCL_INSPECTOR_ENABLE": "1"}
+    ours = {
+        PROFILER: str(PLUGIN),
+        "NCCL_INSPECTOR_RUN_DIR": RAW,
+        "NCCL_INSPECTOR_ENABLE": "1",
+        "NCCL_RAS_ADDR": "localhost:61056",
+        "TORCH_FR_BUFFER_SIZE": "2000",
+    }
     marker = " ".join(["7", *(f"{name}:{fnv1a(value)}" for name, value in ours.items())])
     return {**ours, MARKER: marker, "SLURM_JOB_ID": "7", **more}
 

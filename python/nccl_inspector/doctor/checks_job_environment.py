@@ -1,41 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the variables in a job's processes, and of NCCL's configuration files."""
 
+from collections.abc import Mapping
+
 from nccl_inspector.doctor.check import Check, Role
-from nccl_inspector.doctor.facts import (
-    CannotTellError,
-    Facts,
-    Job,
-    JobProcess,
-    known,
-)
-from nccl_inspector.doctor.nccl import (
-    PROFILER,
-)
+from nccl_inspector.doctor.facts import CannotTellError, Facts, Job, JobProcess, known
+from nccl_inspector.doctor.nccl import PROFILER
 from nccl_inspector.doctor.process_words import few, pids
+from nccl_inspector.doctor.set_by_slurm import is_ours, marked
 
-MARKER = "NCCL_INSPECTOR_SET_BY_SLURM"
 _JOB = frozenset({Role.JOB})
-
-
-def fnv1a(value: str) -> str:
-    """Return the hash that the SPANK plugin writes into the marker: FNV-1a, 64 bits."""
-    found = 0xCBF29CE484222325
-    for byte in value.encode("utf-8", "surrogateescape"):
-        found = (found ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
-    return f"{found:016x}"
-
-
-def marked(process: JobProcess) -> dict[str, str]:
-    """Return the hash of each variable that SPANK set in the step of a process."""
-    words = process.environ.get(MARKER, "").split(" ")[1:]
-    return dict(word.split(":", 1) for word in words if ":" in word)
-
-
-def is_ours(process: JobProcess, name: str) -> bool:
-    """Tell whether a variable still has the value that SPANK gave it."""
-    value = process.environ.get(name)
-    return value is not None and marked(process).get(name) == fnv1a(value)
 
 
 def _processes(job: Job) -> tuple[JobProcess, ...]:
@@ -58,7 +32,7 @@ def _overridden(facts: Facts) -> str:
     found = [
         one
         for one in known(facts.job).processes
-        if PROFILER in one.environ and not is_ours(one, PROFILER) and not one.image_sets
+        if PROFILER in one.environ and not is_ours(one.environ, PROFILER) and not one.image_sets
     ]
     if not found:
         return ""
@@ -69,7 +43,7 @@ def _of_image(facts: Facts) -> str:
     found = [
         one
         for one in known(facts.job).processes
-        if one.image_sets and not (PROFILER in one.environ and is_ours(one, PROFILER))
+        if one.image_sets and not (PROFILER in one.environ and is_ours(one.environ, PROFILER))
     ]
     if not found:
         return ""
@@ -77,10 +51,15 @@ def _of_image(facts: Facts) -> str:
     return f"{pids(found)}: {few(found[0].image_sets)} of the image set {PROFILER}={value}"
 
 
+def _changed(environ: Mapping[str, str]) -> list[str]:
+    return sorted(
+        name for name in marked(environ) if name != PROFILER and not is_ours(environ, name)
+    )
+
+
 def _others_overridden(facts: Facts) -> str:
     found = [
-        (one, sorted(name for name in marked(one) if name != PROFILER and not is_ours(one, name)))
-        for one in known(facts.job).processes
+        (one, _changed(one.environ)) for one in known(facts.job).processes
     ]
     changed = [(one, names) for one, names in found if names]
     if not changed:

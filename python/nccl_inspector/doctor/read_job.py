@@ -15,6 +15,7 @@ from nccl_inspector.agent.status import read_status
 from nccl_inspector.doctor.facts import CannotTell, Fact, Job, JobBox, JobProcess, Version
 from nccl_inspector.doctor.files import file_facts, read_text
 from nccl_inspector.doctor.nccl import PROFILER, lines_that_matter, version_of_name
+from nccl_inspector.doctor.set_by_slurm import marked
 from nccl_inspector.doctor.tree import Tree
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.live.node_look import LiveBox, look
@@ -32,8 +33,11 @@ _IMAGE_FOLDERS = ("/.singularity.d/env",)
 
 
 def variables_that_matter(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return only those variables that decide about measuring: others may hold secrets."""
-    return {name: value for name, value in environ.items() if name.startswith(_WANTED)}
+    """Return those that decide about measuring or that SPANK set: others may hold secrets."""
+    ours = marked(environ)
+    return {
+        name: value for name, value in environ.items() if name.startswith(_WANTED) or name in ours
+    }
 
 
 def _environ(pid: str) -> dict[str, str]:
