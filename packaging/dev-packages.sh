@@ -14,7 +14,7 @@ packages=(
 )
 if [[ ${1-} != demo ]]; then
 	packages+=(
-		slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
+		slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core postgresql
 		openmpi-bin busybox-static debootstrap locales
 		clang libclang-rt-14-dev clang-tidy cppcheck shellcheck
 		gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
@@ -48,6 +48,11 @@ echo "installing: ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 before=$(enabled)
 apt-get update -qq
+if [[ " ${missing[*]} " == *" postgresql "* ]]; then
+	# Debian would make a server of its own and keep it running.
+	apt-get install -qq -y --no-install-recommends postgresql-common >/dev/null
+	sed -i 's/^#* *create_main_cluster .*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf
+fi
 apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
 # policy-rc.d keeps services from being started now, and this at the next boot.
 comm -13 <(echo "$before") <(enabled) | xargs -r -d '\n' rm -f --

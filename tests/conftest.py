@@ -11,6 +11,7 @@ import pytest
 
 from tests.sandbox import Cluster
 from tests.sandbox.host import missing
+from tests.support.postgres import Postgres, server
 from tests.support.sandbox.watched_job import WatchedJob, watch_job
 from tests.tools.turns import Turn
 from tests.tools.verified import SESSION
@@ -69,6 +70,13 @@ def open_path() -> Iterator[Path]:
         path = Path(name)
         path.chmod(0o755)
         yield path
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A server of PostgreSQL."""
+    with server() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

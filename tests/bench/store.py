@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nccl_inspector.analysis.history.slow_nodes import score_nodes
-from nccl_inspector.store.index import INDEX, reading
+from nccl_inspector.store.index import IndexPlace, reading
 from nccl_inspector.store.queries import JobFilter, find_jobs, last_jobs
 from tests.bench.figure import Figure
 from tests.support.stored_cards import fill_index
@@ -23,14 +23,14 @@ def _seconds(work: Callable[[], object]) -> float:
 
 def measure(folder: Path, jobs: int) -> list[Figure]:
     """Fill an index at once and ask it."""
-    fill_index(folder / INDEX, jobs, NODES, seed=1)
+    fill_index(IndexPlace(folder), jobs, NODES, seed=1)
 
     def history() -> object:
-        with reading(folder) as (index, _):
+        with reading(IndexPlace(folder)) as (index, _):
             return find_jobs(index, JobFilter(user="u7", limit=1000))
 
     def nodes(last: int) -> object:
-        with reading(folder) as (index, _):
+        with reading(IndexPlace(folder)) as (index, _):
             return score_nodes(last_jobs(index, last))
 
     what = f"store of {jobs} jobs"

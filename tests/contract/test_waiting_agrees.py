@@ -23,7 +23,8 @@ from nccl_inspector.model.process import FUNCS, Process
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.report.figures import total_waiting
 from nccl_inspector.store.card_rows import rows_of
-from nccl_inspector.store.index import INDEX, put, reading, writing
+from nccl_inspector.store.index import IndexPlace, put, reading, writing
+from nccl_inspector.store.queries import JobFilter, find_jobs
 from nccl_inspector.summary.attempts import Loaded
 from tests.support import json_lines
 from tests.support.boxes import MS, fixed_chance
@@ -120,10 +121,10 @@ def test_report_store_live_view_and_lines_tell_the_same_waiting(seed: int, tmp_p
     assert total_waiting(join_communicators([("n1", one) for one in without])) == close
     card = build_card(Loaded(tuple(through_summaries(processes)), (0,), ()))
     assert card.verdict.waiting_share == close
-    with writing(tmp_path / INDEX, None) as index:
+    with writing(IndexPlace(tmp_path), None) as index:
         put(index, rows_of(card))
-    with reading(tmp_path) as (index, _):
-        ((kept,),) = index.execute("SELECT waiting_share FROM jobs").fetchall()
+    with reading(IndexPlace(tmp_path)) as (index, _):
+        (kept,) = [one.waiting_share for one in find_jobs(index, JobFilter())]
     assert kept == card.verdict.waiting_share
 
     nothing = [replace(one, keys=()) for one in processes]

@@ -2,13 +2,15 @@
 
 import json
 import re
-import sqlite3
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from email import message_from_bytes
 from email.policy import default
 from functools import cache
 from html.parser import HTMLParser
+
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.pool import StaticPool
 
 from nccl_inspector.analysis.history.compare import compare
 from nccl_inspector.analysis.history.slow_nodes import score_nodes
@@ -21,7 +23,7 @@ from nccl_inspector.render.text import render_text
 from nccl_inspector.store.card_rows import nodes_of, rows_of
 from nccl_inspector.store.index import put
 from nccl_inspector.store.queries import JobFilter, find_jobs, last_jobs
-from nccl_inspector.store.schema import migrate
+from nccl_inspector.store.tables import METADATA
 from nccl_inspector.store.text import difference_text, jobs_text, nodes_text
 
 NOW = datetime(2026, 8, 2, 17, tzinfo=UTC)
@@ -138,23 +140,23 @@ def _check_mail(raw: bytes) -> None:
 
 
 @cache
-def _index() -> sqlite3.Connection:
-    index = sqlite3.connect(":memory:", isolation_level=None)
-    migrate(index, "memory")
+def _index() -> Connection:
+    index = create_engine("sqlite://", poolclass=StaticPool).connect()
+    METADATA.create_all(index)
     return index
 
 
 def _store(card: Card) -> None:
     """Put the card into an index, and show what the index says."""
     index = _index()
-    index.execute("BEGIN")
+    index.begin()
     try:
         put(index, rows_of(card))
         jobs = find_jobs(index, JobFilter("", "", "", None, 10))
         check_text("history", jobs_text(jobs, True, True))
         check_text("nodes", nodes_text(score_nodes(last_jobs(index, 10)), 1, True))
     finally:
-        index.execute("ROLLBACK")
+        index.rollback()
 
 
 def _json(card: Card) -> None:

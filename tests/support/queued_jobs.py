@@ -9,7 +9,7 @@ from nccl_inspector.controller.queue import Queue
 from nccl_inspector.controller.report_child import Makers, make_report
 from nccl_inspector.controller.service import Controller
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import reading
+from nccl_inspector.store.index import index_of, reading
 from nccl_inspector.store.queries import JobFilter, find_jobs
 from nccl_inspector.summary.codec import encode, encode_process
 from tests.support.boxes import MS, BoxOf, CommOf, KeyOf, write_box
@@ -52,5 +52,5 @@ def left(config: Config, folder: str = "queue") -> list[str]:
 
 
 def stored(config: Config) -> list[int]:
-    with reading(config.store_dir) as (index, _):
+    with reading(index_of(config)) as (index, _):
         return sorted(job.job_id for job in find_jobs(index, JobFilter()))

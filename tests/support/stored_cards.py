@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Report cards as the store and its readers need them, and an index of many jobs."""
 
-import sqlite3
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+from sqlalchemy import insert
 
 from nccl_inspector.analysis.kinds import KindKey
 from nccl_inspector.model import rules
@@ -24,8 +26,10 @@ from nccl_inspector.model.card import (
     Operations,
     Verdict,
 )
-from nccl_inspector.store.card_rows import JobRow
-from nccl_inspector.store.index import JOB_COLUMNS, writing
+from nccl_inspector.store.card_rows import JobRow, rows_of
+from nccl_inspector.store.index import IndexPlace, put, reading, writing
+from nccl_inspector.store.queries import JobFilter, find_jobs
+from nccl_inspector.store.tables import JOB_NODES, JOBS, KINDS, NODES
 from tests.support.boxes import fixed_chance
 
 UID = 4711
@@ -78,6 +82,27 @@ def card(
     )
 
 
+def store_in(folder: Path, url: str = "") -> IndexPlace:
+    """Make a store that any user may pass through, as the service's account leaves it."""
+    store = folder / "store"
+    store.mkdir()
+    store.chmod(0o711)
+    return IndexPlace(store, url)
+
+
+def keep(place: IndexPlace, *cards: Card, gid: int | None = None) -> None:
+    """Put cards into an index."""
+    with writing(place, gid) as index:
+        for one in cards:
+            put(index, rows_of(one))
+
+
+def ids(place: IndexPlace, wanted: JobFilter) -> list[int]:
+    """The jobs that are found, in their order."""
+    with reading(place) as (index, _):
+        return [job.job_id for job in find_jobs(index, wanted)]
+
+
 def _job_row(job_id: int, end_s: float, nodes: int, mixed_gbs: float, user: str) -> JobRow:
     return JobRow(
         "c1", job_id, 0, UID, user, "phys", "gpu", "train", "", f"{job_id % 50:x}", "COMPLETED",
@@ -93,32 +118,32 @@ def _keys(nodes: int) -> list[KindKey]:
     ]
 
 
-def fill_index(path: Path, jobs: int, nodes: int, seed: int) -> None:
+def fill_index(place: IndexPlace, jobs: int, nodes: int, seed: int) -> None:
     """Write an index of so many jobs on so many nodes at once, as the service does one by one."""
     chance = fixed_chance(seed)
     keys = {count: _keys(count) for count in _SIZES}
-    job_rows: list[tuple[object, ...]] = []
-    node_rows: list[tuple[object, ...]] = []
-    kind_rows: list[tuple[object, ...]] = []
+    job_rows: list[dict[str, Any]] = []
+    node_rows: list[dict[str, Any]] = []
+    kind_rows: list[dict[str, Any]] = []
     for number in range(1, jobs + 1):
         count = chance.choice(_SIZES)
         gbs = chance.gauss(300, 9)
         job = _job_row(number, 1.7e9 + 60 * number, count, gbs, f"u{chance.randrange(200)}")
-        job_rows.append((number, *astuple(job)))
-        node_rows += [(number, node, 0.0, 0) for node in chance.sample(range(nodes), count)]
-        kind_rows += [
-            (number, *astuple(key)[:8], 5e6, gbs * chance.gauss(1, 0.02), 0.1, 1e12, key.nic)
-            for key in keys[count]
+        job_rows.append({"key": number, **asdict(job)})
+        node_rows += [
+            {"job": number, "node": node, "local": 0.0, "named": 0}
+            for node in chance.sample(range(1, nodes + 1), count)
         ]
-    with writing(path, None) as index:
-        _insert(index, "nodes", 2, [(at, f"n{at:04}") for at in range(nodes)])
-        _insert(index, "jobs", 1 + len(JOB_COLUMNS), job_rows)
-        _insert(index, "job_nodes", 4, node_rows)
-        _insert(index, "kinds", 14, kind_rows)
-
-
-def _insert(
-    index: sqlite3.Connection, table: str, columns: int, rows: Sequence[tuple[object, ...]]
-) -> None:
-    marks = ",".join("?" * columns)
-    index.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608  # our names
+        kind_rows += [
+            {
+                "job": number, **asdict(key), "time_ns": 5e6,
+                "bus_gbs": gbs * chance.gauss(1, 0.02), "waiting_share": 0.1, "busy_ns": 1e12,
+            }
+            for key in keys[count]
+        ]  # fmt: skip
+    with writing(place, None) as index:
+        names = [{"id": at, "name": f"n{at:04}"} for at in range(1, nodes + 1)]
+        for table, rows in (
+            (NODES, names), (JOBS, job_rows), (JOB_NODES, node_rows), (KINDS, kind_rows),
+        ):  # fmt: skip
+            index.execute(insert(table), rows)

@@ -52,6 +52,9 @@ def _since(_context: click.Context, _parameter: click.Parameter, text: str) -> f
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True,
               help="List this number of jobs, the latest.")  # fmt: skip
 @click.option("--tasks", is_flag=True, help="List each task of an array in its own line.")
+@click.option(
+    "--cluster", default="", help="Only jobs of this cluster, if several share the index."
+)
 @json_option
 def history(
     conf: Path | None,
@@ -61,6 +64,7 @@ def history(
     since: float | None,
     limit: int,
     tasks: bool,
+    cluster: str,
     as_json: bool,
 ) -> None:
     """List jobs with their verdicts, the latest first; the tasks of an array are one line.
@@ -68,14 +72,14 @@ def history(
     Users see their own jobs; members of report_group see all jobs. Exit status 1: there is no
     index.
     """
-    from nccl_inspector.store.index import reading
+    from nccl_inspector.store.index import index_of, reading
     from nccl_inspector.store.queries import JobFilter, find_jobs
     from nccl_inspector.store.text import jobs_text
 
     if verdict and verdict.casefold() not in (one.casefold() for one in (*STATUSES, *CAUSES)):
         raise click.BadParameter("not a verdict", param_hint="--verdict")
-    wanted = JobFilter(user, partition, verdict, since, limit)
-    with reading(read_config(conf).store_dir) as (index, all_jobs):
+    wanted = JobFilter(user, partition, verdict, since, limit, cluster)
+    with reading(index_of(read_config(conf))) as (index, all_jobs):
         jobs = find_jobs(index, wanted)
     if as_json:
         click.echo(json.dumps({"all_jobs": all_jobs, "jobs": [asdict(job) for job in jobs]}))

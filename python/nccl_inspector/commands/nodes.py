@@ -21,9 +21,13 @@ from nccl_inspector.settings.config import read_config
               help="Look at this number of jobs, the latest.")  # fmt: skip
 @click.option("--each-job", is_flag=True,
               help="Count jobs instead of users, if one account runs all jobs.")  # fmt: skip
+@click.option("--cluster", default="",
+              help="Look at this cluster, if several share the index.")  # fmt: skip
 @all_option
 @json_option
-def nodes(conf: Path | None, last: int, each_job: bool, everything: bool, as_json: bool) -> None:
+def nodes(
+    conf: Path | None, last: int, each_job: bool, cluster: str, everything: bool, as_json: bool
+) -> None:
     """List nodes on which jobs were slow again and again, with the evidence.
 
     This is a hint for a health check, never a reason to drain. The jobs of each user on a node are
@@ -31,12 +35,13 @@ def nodes(conf: Path | None, last: int, each_job: bool, everything: bool, as_jso
     node. If you see only your own jobs, each job counts.
     """
     from nccl_inspector.analysis.history.slow_nodes import score_nodes
-    from nccl_inspector.store.index import reading
+    from nccl_inspector.store.index import index_of, reading
     from nccl_inspector.store.queries import last_jobs
     from nccl_inspector.store.text import nodes_text
 
-    with reading(read_config(conf).store_dir) as (index, all_jobs):
-        jobs = last_jobs(index, last)
+    place = index_of(read_config(conf))
+    with reading(place) as (index, all_jobs):
+        jobs = last_jobs(index, last, cluster or place.cluster)
     each_job |= not all_jobs
     scores = score_nodes(jobs, each_job=each_job)
     if as_json:

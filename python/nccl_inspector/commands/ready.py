@@ -22,23 +22,24 @@ from nccl_inspector.settings.config import read_config
 
 if TYPE_CHECKING:
     from nccl_inspector.analysis.history.slow_nodes import NodeScore
+    from nccl_inspector.store.index import IndexPlace
 
 LIMIT_S = 2.0
 _OWN_JOBS = 200
 _NODELISTS = "SLURM_JOB_NODELIST", "SLURM_NODELIST"
 
 
-def _own_scores(store_dir: Path) -> "list[NodeScore]":
+def _own_scores(place: "IndexPlace") -> "list[NodeScore]":
     """Return the scores of nodes by the jobs that the caller may see."""
     from nccl_inspector.analysis.history.slow_nodes import score_nodes
-    from nccl_inspector.store.index import INDEX, reading, user_index
+    from nccl_inspector.store.index import reading
     from nccl_inspector.store.queries import last_jobs
 
-    own = user_index(store_dir, os.getuid())
-    if not (os.access(store_dir / INDEX, os.R_OK) or own.exists()):
+    if not place.is_ours_to_read:
         return []  # the caller has had no job
-    with reading(store_dir) as (index, all_jobs):
-        return score_nodes(last_jobs(index, _OWN_JOBS), each_job=not all_jobs)
+    with reading(place) as (index, all_jobs):
+        jobs = last_jobs(index, _OWN_JOBS, place.cluster)
+        return score_nodes(jobs, each_job=not all_jobs)
 
 
 def _nodes(nodelist: str) -> list[str]:
@@ -71,6 +72,7 @@ def ready(conf: Path | None, nodelist: str, max_requeues: int, as_json: bool) ->
     """
     from nccl_inspector.doctor.bounded import gather
     from nccl_inspector.doctor.facts import CannotTell
+    from nccl_inspector.store.index import index_of
     from nccl_inspector.store.ready import judge_allocation, ready_lines
     from nccl_inspector.store.suspects import read_suspects
 
@@ -81,17 +83,20 @@ def ready(conf: Path | None, nodelist: str, max_requeues: int, as_json: bool) ->
         return
     try:
         nodes = _nodes(nodelist)
-        store_dir = read_config(conf).store_dir
+        kept_at = index_of(read_config(conf))
     except InspectorError as err:
         click.echo(f"nccl-inspector: {err}", err=True)
         return
     answers = gather(
-        {"listed": partial(read_suspects, store_dir), "own": partial(_own_scores, store_dir)},
+        {
+            "listed": partial(read_suspects, kept_at.store_dir),
+            "own": partial(_own_scores, kept_at),
+        },
         LIMIT_S,
     )
     unknown = [one.reason for one in answers.values() if isinstance(one, CannotTell)]
     if answers["listed"] is None:
-        unknown.append(f"no list of suspects in {store_dir}")
+        unknown.append(f"no list of suspects in {kept_at.store_dir}")
     listed, own = (
         None if isinstance(answers[name], CannotTell) else answers[name]
         for name in ("listed", "own")

@@ -9,7 +9,6 @@ restored, so a clock that was set ahead must not remove them.
 
 import os
 import random
-import sqlite3
 import stat
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -18,12 +17,13 @@ from pathlib import Path
 
 from nccl_inspector.controller.outcome import DONE, LATER, Outcome
 from nccl_inspector.controller.queue import STATE
-from nccl_inspector.controller.report_child import group_id
+from nccl_inspector.controller.stored_rows import group_id
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.model.wording import number
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import INDEX, export_user, forget, user_index, writing
+from nccl_inspector.store.index import export_user, forget, index_of, writing
+from nccl_inspector.store.sqlite_file import user_index
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.remove_tree import remove_tree
 from nccl_inspector.system.safe_files import entry_names
@@ -117,17 +117,17 @@ def _forget(names: Sequence[str], config: Config) -> None:
     """Remove jobs from the index, because all jobs in it must have a report.
 
     Raises:
-        InspectorError, sqlite3.Error, OSError: nothing was changed.
+        InspectorError, OSError: nothing was changed.
     """
-    path, gid = config.store_dir / INDEX, group_id(config.report_group)
-    if not path.exists():
+    place, gid = index_of(config), group_id(config.report_group)
+    if not place.is_there:
         return
-    with writing(path, gid) as index:
-        uids = forget(index, map(int, names))
+    with writing(place, gid) as index:
+        uids = forget(index, map(int, names), place.cluster)
     for uid in sorted(uids):
         try:
-            export_user(path, uid, gid)
-        except (sqlite3.Error, OSError):
+            export_user(place, uid, gid)
+        except (InspectorError, OSError):
             # It must not list removed reports; the user's next job makes a new one.
             with suppress(OSError):
                 user_index(config.store_dir, uid).unlink()
@@ -139,7 +139,7 @@ def _prune_one(
     """Remove the directories that are too old; `store`: given if `directory` has the reports.
 
     Raises:
-        InspectorError, sqlite3.Error, OSError: nothing more can be done here now.
+        InspectorError, OSError: nothing more can be done here now.
     """
     with _opened(directory) as dir_fd:
         shelf = _JobShelf(directory, dir_fd, time.monotonic() + GO_S / 2)
@@ -175,7 +175,7 @@ def prune(config: Config, now_s: float, kept: Collection[int] = ()) -> Outcome:
             shelf = _prune_one(directory, days, now_s, kept, store)
         except OSError as err:
             problems.append(f"{err.filename or directory}: {err.strerror}")
-        except (InspectorError, sqlite3.Error) as err:
+        except InspectorError as err:
             problems.append(str(err))
         else:
             over |= shelf.is_over

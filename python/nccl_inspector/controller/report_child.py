@@ -5,26 +5,23 @@ All of it can be repeated safely: files and rows are replaced, and the comment i
 """
 
 import errno
-import grp
 import os
-import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from pathlib import Path
 
 from nccl_inspector.controller.admincomment import Refusal, write_comment
 from nccl_inspector.controller.due_reports import Due
 from nccl_inspector.controller.outcome import DONE, FAILED, LATER, Outcome
 from nccl_inspector.controller.queue import Entry
-from nccl_inspector.errors import InspectorError, RefusedError
+from nccl_inspector.controller.stored_rows import group_id, rows_for
+from nccl_inspector.controller.unentered import note
+from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card, Job
-from nccl_inspector.render.json import BYTES_MAX, card_from_json
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.card_rows import rows_of
-from nccl_inspector.store.index import INDEX, BrokenIndexError, export_user, put, writing
+from nccl_inspector.store.index import export_user, index_of, put, writing
 from nccl_inspector.store.owner import is_owner
 from nccl_inspector.summary.attempts import Loaded, load_summaries
 from nccl_inspector.system.write_as_user import Target, write_report_file
@@ -61,20 +58,6 @@ class Makers:
         return self.card_within(loaded, output_s)
 
 
-def group_id(name: str) -> int | None:
-    """Return the gid for the setting report_group; None: the setting is empty.
-
-    Raises:
-        InspectorError: there is no such group.
-    """
-    if not name:
-        return None
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError as err:
-        raise InspectorError(f"report_group: there is no group {name!r}") from err
-
-
 def _slurms_task(card: Card) -> str:
     """Return the array task from Slurm's record, but never from the job's processes."""
     asked = any((one.source, one.state) == ("slurm", "present") for one in card.data_quality.inputs)
@@ -106,16 +89,15 @@ def _told(card: Card, entry: Entry) -> Card:
 def store_card(card: Card, loaded: Loaded, config: Config, makers: Makers) -> str:
     """Write report files and index rows; return what an administrator should know, as text.
 
-    The JSON file is written last: after it the report counts as stored, and nothing that is missing
-    then is ever made.
+    The JSON file is written last: after it the report counts as stored. Only an index that cannot
+    be written gets its rows later (unentered.py).
 
     Raises:
-        InspectorError: a wrong setting, or an index of a newer release.
+        InspectorError: there is no report_group.
         OSError: a file cannot be written.
-        sqlite3.OperationalError: the index is locked or the disk is full.
     """
     gid, head = group_id(config.report_group), loaded.head
-    path, name, said = config.store_dir / INDEX, str(head.restart), []
+    place, name, said = index_of(config), str(head.restart), []
     # The uid may have been given to another user since the job began.
     reader = head.uid if is_owner(head.uid, head.user) else None
 
@@ -126,11 +108,12 @@ def store_card(card: Card, loaded: Loaded, config: Config, makers: Makers) -> st
     if makers.html:
         write(f"{name}.html", makers.html(card))
     try:
-        with writing(path, gid) as index:
-            put(index, rows_of(card))
-        export_user(path, head.uid, gid)
-    except BrokenIndexError as err:
-        said.append(str(err))  # a rebuilt index will have the rows
+        with writing(place, gid) as index:
+            put(index, rows_for(card, place))
+        export_user(place, head.uid, gid)
+    except InspectorError as err:
+        note(config.controller_dir, head.leader, head.restart)
+        said.append(str(err))
     write(f"{name}.json", makers.json(card))
     return "; ".join(dict.fromkeys(filter(None, said)))
 
@@ -152,8 +135,6 @@ def make_report(due: Due, config: Config, makers: Makers) -> Outcome:
         return Outcome(FAILED, str(err))
     except MemoryError:
         return Outcome(FAILED, "it needs more memory than it may have")
-    except sqlite3.OperationalError as err:
-        return Outcome(LATER, f"{config.store_dir / INDEX}: {err}")
     except OSError as err:
         word = LATER if err.errno in _SITES_ERRORS else FAILED
         return Outcome(word, f"{err.filename or config.store_dir}: {err.strerror}")
@@ -167,46 +148,3 @@ def make_report(due: Due, config: Config, makers: Makers) -> Outcome:
             return Outcome(LATER, words)
         said = "; ".join(filter(None, (said, words)))
     return Outcome(DONE, said)
-
-
-def rebuild(config: Config) -> tuple[int, int]:
-    """Make a new index of all stored reports; return how many it has, and how many were unusable.
-
-    Raises:
-        OSError, sqlite3.Error: it could not be made, and the old index stays.
-    """
-    path, gid = config.store_dir / INDEX, group_id(config.report_group)
-    beside = path.with_name(f".{INDEX}.new")
-    for leftover in (beside, Path(f"{beside}-journal")):
-        leftover.unlink(missing_ok=True)
-    uids, done, refused = set(), 0, 0
-    with writing(beside, gid) as index:
-        for file in _stored(config.store_dir):
-            try:
-                with file.open("rb") as stored:
-                    rows = rows_of(card_from_json(stored.read(BYTES_MAX + 1)))
-            except (RefusedError, OSError):
-                refused += 1
-                continue
-            put(index, rows)
-            done += 1
-            if rows.job.uid is not None:
-                uids.add(rows.job.uid)
-    # A journal of a writer that was killed: SQLite would apply it to the new file.
-    Path(f"{path}-journal").unlink(missing_ok=True)
-    beside.rename(path)
-    for uid in sorted(uids):
-        export_user(path, uid, gid)
-    return done, refused
-
-
-def _stored(store_dir: Path) -> list[Path]:
-    """Return all stored reports, in the order in which they were written."""
-    found = [
-        path
-        for folder in store_dir.iterdir()
-        if folder.name.isdigit() and folder.is_dir()
-        for path in folder.glob("*.json")
-        if path.stem.isdigit()
-    ]
-    return sorted(found, key=lambda path: path.stat().st_mtime_ns)

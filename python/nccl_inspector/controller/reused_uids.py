@@ -7,20 +7,23 @@ report_group still see all.
 """
 
 import os
-import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlalchemy import ColumnElement, Connection, select, update
+
 from nccl_inspector.controller.outcome import DONE, LATER, Outcome
-from nccl_inspector.controller.report_child import group_id
+from nccl_inspector.controller.stored_rows import group_id
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.wording import number
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import INDEX, export_user, user_index, writing
-from nccl_inspector.store.owner import is_owner
+from nccl_inspector.store.index import export_user, index_of, writing
+from nccl_inspector.store.owner import has_name, is_owner
+from nccl_inspector.store.sqlite_file import user_index
+from nccl_inspector.store.tables import JOBS
 from nccl_inspector.summary.attempts import COMPONENTS_MAX
 from nccl_inspector.summary.directory import peek
 from nccl_inspector.system.acl import allow
@@ -37,11 +40,14 @@ class JobDirs:
     gid: int | None
 
 
-def _former(index: sqlite3.Connection) -> Iterator[tuple[int, str]]:
-    """Yield the uid and name of users who no longer have that uid."""
-    pairs = index.execute("SELECT DISTINCT uid, user FROM jobs WHERE uid IS NOT NULL").fetchall()
-    for uid, user in pairs:
-        if not is_owner(uid, user):
+def _former(index: Connection, ours: Sequence[ColumnElement[bool]]) -> Iterator[tuple[int, str]]:
+    """Yield the uid and name of users who no longer have that uid, or no longer that name.
+
+    Files are shown to a uid, rows of a database to a name.
+    """
+    known = select(JOBS.c.uid, JOBS.c.user).where(JOBS.c.uid.is_not(None), *ours).distinct()
+    for uid, user in index.execute(known).all():
+        if not (is_owner(uid, user) and has_name(uid, user)):
             yield uid, user
 
 
@@ -81,19 +87,18 @@ class Revoked:
 
 
 def revoke_former(
-    index: sqlite3.Connection, store: JobDirs, summaries: JobDirs, due_s: float
+    index: Connection, store: JobDirs, summaries: JobDirs, due_s: float, cluster: str = ""
 ) -> Revoked:
     """Take the reports of former users away from their uids, until `due_s` (time.monotonic()).
 
-    If a directory of a job could not be closed, the job keeps its uid and is tried again next time.
-
-    Raises:
-        sqlite3.Error: the index is not changed.
+    `cluster`: the jobs of this one only, if several share the index. If a directory of a job could
+    not be closed, the job keeps its uid and is tried again next time.
     """
     done = Revoked(set())
-    for uid, user in _former(index):
-        rows = index.execute("SELECT key, job_id FROM jobs WHERE uid=? AND user=?", (uid, user))
-        for key, job_id in rows.fetchall():
+    ours = [JOBS.c.cluster == cluster] if cluster else []
+    for uid, user in _former(index, ours):
+        its = select(JOBS.c.key, JOBS.c.job_id).where(JOBS.c.uid == uid, JOBS.c.user == user, *ours)
+        for key, job_id in index.execute(its).all():
             if time.monotonic() >= due_s:
                 return done
             try:
@@ -103,7 +108,7 @@ def revoke_former(
             except OSError as err:
                 done.problem = f"{err.filename or job_id}: {err.strerror}"
                 continue
-            index.execute("UPDATE jobs SET uid=NULL WHERE key=?", (key,))
+            index.execute(update(JOBS).where(JOBS.c.key == key).values(uid=None))
             done.uids.add(uid)
             done.jobs += 1
     return done
@@ -111,21 +116,22 @@ def revoke_former(
 
 def revoke(config: Config) -> Outcome:
     """Close the reports and summaries of former users of uids; LATER: something is left to do."""
-    path = config.store_dir / INDEX
+    place = index_of(config)
     try:
-        if not path.exists():
+        if not place.is_there:
             return Outcome(DONE)
         gid = group_id(config.report_group)
         store, summaries = JobDirs(config.store_dir, gid), JobDirs(config.report_dir, None)
-        with writing(path, gid) as index:
-            done = revoke_former(index, store, summaries, time.monotonic() + GO_S)
+        with writing(place, gid) as index:
+            due_s = time.monotonic() + GO_S
+            done = revoke_former(index, store, summaries, due_s, place.cluster)
         for uid in sorted(done.uids):
             with suppress(FileNotFoundError):  # the new user's next job makes another
                 user_index(config.store_dir, uid).unlink()
-            export_user(path, uid, gid)
+            export_user(place, uid, gid)
     except OSError as err:
-        return Outcome(LATER, f"{err.filename or path}: {err.strerror}")
-    except (InspectorError, sqlite3.Error) as err:
+        return Outcome(LATER, f"{err.filename or config.store_dir}: {err.strerror}")
+    except InspectorError as err:
         return Outcome(LATER, str(err))
     if done.problem:
         return Outcome(LATER, f"reports of a former user stay readable: {done.problem}")

@@ -32,6 +32,7 @@ from nccl_inspector.controller.report_child import Makers, make_report
 from nccl_inspector.controller.reused_uids import revoke
 from nccl_inspector.controller.shares import Shares, in_turns
 from nccl_inspector.controller.suspects import list_suspects
+from nccl_inspector.controller.unentered import are_noted, enter
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.report.output import CPU_S as OUTPUT_CPU_S
 from nccl_inspector.settings.config import Config
@@ -42,6 +43,7 @@ PASS_S = 5.0
 PASS_MAX_S = 30.0  # then the queue is read again and users are ordered again
 LOOK_AGAIN_S = 60.0  # the longest pause, even if nothing has come for long
 TRIES_MAX = 5
+ENTER_S = 60.0  # between attempts to enter reports into an index that could not be written
 PRUNE_S, PRUNE_AGAIN_S = 3600.0, 120.0  # between removals of old files; the second if some are left
 RETRY_S = 30.0  # after the first try; doubled after each further one
 RETRY_MAX_S = 600.0  # the longest pause if the job is not the cause
@@ -72,6 +74,7 @@ class Controller:
         self._said: set[str] = set()
         self._first_seen_s: dict[str, float] = {}  # by file of the queue, of time.monotonic()
         self._prune_next_s = 0.0  # of time.monotonic()
+        self._enter_next_s = 0.0  # likewise
         self._storage_next_s = 0.0  # likewise, after the storage did not answer
         self._shares = Shares()
         self.stopping = False
@@ -102,6 +105,8 @@ class Controller:
                 left -= self._settle(leader, groups[leader], looks.get(leader))
                 # So that a new user has a turn soon, however many ends others have queued.
                 self.is_behind = not at_once and time.monotonic() > begun_s + PASS_MAX_S
+        if not self.stopping and (at_once or time.monotonic() >= self._enter_next_s):
+            self._enter()
         if not self.stopping and (at_once or time.monotonic() >= self._prune_next_s):
             self._tidy({number for one in entries for number in (one.job_id, one.leader)})
         self._say_once(self._notes.write(left, self._queue.take_dropped(), self._lost))
@@ -134,6 +139,18 @@ class Controller:
             else one
             for name, one in zip(names, entries, strict=True)
         ]
+
+    def _enter(self) -> None:
+        """Enter reports into the index that could not be written when they were made."""
+        if not are_noted(self._config.controller_dir):
+            return
+        outcome = self.children.run(partial(enter, self._config), "enters reports into the index")
+        if outcome.word == DONE:
+            log.info("%s", outcome.detail)
+        else:
+            self._say_once(outcome.detail)
+        # What is left after a child's time goes on at once.
+        self._enter_next_s = time.monotonic() + (ENTER_S if outcome.detail else 0.0)
 
     def _tidy(self, queued: Collection[int]) -> None:
         """Close reports of former users, remove what is too old, list the suspect nodes."""

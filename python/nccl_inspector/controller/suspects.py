@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the list of suspect nodes that users may read, from the index of all jobs; in a child."""
 
-import sqlite3
-
 from nccl_inspector.analysis.history.slow_nodes import score_nodes
 from nccl_inspector.controller.outcome import DONE, LATER, Outcome
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import INDEX, reading
+from nccl_inspector.store.index import index_of, reading
 from nccl_inspector.store.queries import last_jobs
 from nccl_inspector.store.suspects import (
     JOBS_LOOKED_AT,
@@ -19,15 +17,16 @@ from nccl_inspector.store.suspects import (
 
 def list_suspects(config: Config, now_s: float) -> Outcome:
     """Judge the nodes of the latest jobs and replace the list; LATER: it was not written."""
-    if not (config.store_dir / INDEX).exists():
+    place = index_of(config)
+    if not place.is_there:
         return Outcome(DONE)
     try:
-        with reading(config.store_dir) as (index, _all_jobs):
-            jobs = last_jobs(index, JOBS_LOOKED_AT)
+        with reading(place) as (index, _all_jobs):
+            jobs = last_jobs(index, JOBS_LOOKED_AT, place.cluster)
         listed = SuspectList(now_s, len(jobs), suspects_of(score_nodes(jobs)))
         write_suspects(config.store_dir, listed)
     except OSError as err:
         return Outcome(LATER, f"{err.filename or config.store_dir}: {err.strerror}")
-    except (InspectorError, sqlite3.Error) as err:
+    except InspectorError as err:
         return Outcome(LATER, str(err))
     return Outcome(DONE)

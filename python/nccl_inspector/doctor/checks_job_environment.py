@@ -58,9 +58,7 @@ def _changed(environ: Mapping[str, str]) -> list[str]:
 
 
 def _others_overridden(facts: Facts) -> str:
-    found = [
-        (one, _changed(one.environ)) for one in known(facts.job).processes
-    ]
+    found = [(one, _changed(one.environ)) for one in known(facts.job).processes]
     changed = [(one, names) for one, names in found if names]
     if not changed:
         return ""

@@ -7,6 +7,7 @@ from nccl_inspector.report.job_context import RequestedInputs, gather
 from nccl_inspector.report.kept_logs import kept_logs
 from nccl_inspector.report.similar import beside_similar
 from nccl_inspector.settings.config import Config
+from nccl_inspector.store.index import index_of
 from nccl_inspector.summary.attempts import Loaded
 
 
@@ -21,4 +22,4 @@ def make_card(
     logs = kept_logs(loaded.summaries)
     given = gather(loaded.head, config, asked or RequestedInputs(), logs)
     card = build_card(loaded, given, second_process=second_process)
-    return beside_similar(card, config.store_dir)
+    return beside_similar(card, index_of(config))

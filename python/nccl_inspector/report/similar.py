@@ -7,7 +7,6 @@ number of users and decide nothing, because they come from those users' processe
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from nccl_inspector.analysis.history.baseline import (
     JOBS_MIN,
@@ -38,7 +37,7 @@ from nccl_inspector.model.card import (
     Verdict,
 )
 from nccl_inspector.model.transport import ON_NETWORK
-from nccl_inspector.store.index import reading
+from nccl_inspector.store.index import IndexPlace, reading
 from nccl_inspector.store.queries import Owner, others_past, own_past
 
 # Share of the comparable operations' time. Among 32 kinds of a healthy job, some kind is low by
@@ -99,7 +98,7 @@ def _verdict(card: Card, low: list[Compared], findings: list[Finding]) -> Verdic
     )
 
 
-def beside_similar(card: Card, store_dir: Path) -> Card:
+def beside_similar(card: Card, place: IndexPlace) -> Card:
     """Return the card with the comparison to similar jobs; without an index the card says so.
 
     A user's own index and the index of all jobs give the same verdict.
@@ -109,11 +108,12 @@ def beside_similar(card: Card, store_dir: Path) -> Card:
     compared: list[Compared] = []
     others: list[Others] = []
     try:
-        with reading(store_dir) as (index, _):
+        with reading(place) as (index, _):
             keys = [kind.key for kind in kinds]
             owner = Owner(card.job.uid, card.job.user)
-            compared = compare_kinds(kinds, own_past(index, keys, owner, card.job.job_id))
-            past = others_past(index, keys, owner, card.job.job_id)
+            wanted = keys, owner, card.job.job_id, place.cluster
+            compared = compare_kinds(kinds, own_past(index, *wanted))
+            past = others_past(index, *wanted)
             found = (beside_others(kind, past[kind.key]) for kind in kinds)
             others = [one for one in found if one is not None]
             state = "present" if compared else "absent"

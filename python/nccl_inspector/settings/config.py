@@ -99,6 +99,7 @@ class Config:
     mail_wait_s: float
     controller_dir: Path
     store_dir: Path
+    store_url: str
     report_group: str
     report_cost_percent: float
     summary_days: int

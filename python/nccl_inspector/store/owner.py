@@ -19,3 +19,11 @@ def current_name(uid: int) -> str | None:
 def is_owner(uid: int, user: str) -> bool:
     """Tell whether a uid still belongs to the user that the hooks named; True if not known."""
     return user in ("", str(uid)) or current_name(uid) in (None, user)
+
+
+def has_name(uid: int, user: str) -> bool:
+    """Tell whether a name is still that of this uid; True if not known."""
+    try:
+        return pwd.getpwnam(user).pw_uid == uid
+    except (KeyError, ValueError):
+        return True

@@ -5,34 +5,30 @@ No user's jobs displace those of another. Similar jobs of the same user are quer
 Where jobs of many users are looked at, each user gets a share.
 """
 
-import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Select, and_, func, not_, or_, select
 
 from nccl_inspector.analysis.history.baseline import JOBS_MAX, PastKind
 from nccl_inspector.analysis.history.slow_nodes import ScoredJob
 from nccl_inspector.analysis.kinds import KindKey
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.card import CAUSES, STATUSES
 from nccl_inspector.store.card_rows import JobRow
-from nccl_inspector.store.index import JOB_COLUMNS
+from nccl_inspector.store.tables import JOB_NODES, JOBS, KINDS, NODES
 
-_KEY_COLUMNS = tuple(f"kinds.{field.name}" for field in fields(KindKey))
-_KEYS = ",".join(_KEY_COLUMNS)
+_JOB_COLUMNS = [JOBS.c[field.name] for field in fields(JobRow)]
+_KEY_COLUMNS = [KINDS.c[field.name] for field in fields(KindKey)]
 _PAST_MAX = 400  # for one kind: those of the same key, and those of the same function and size
 _OWN_JOBS = 2000  # the latest of one user, in which similar ones are searched
 _NEAR_JOBS = 5000  # the latest of all users
 _OTHERS_ROWS_MAX = 4000
-_SUCCESSFUL = "(jobs.state = 'COMPLETED' OR (jobs.state = '' AND jobs.status != 'FAILED'))"
+_SUCCESSFUL = or_(JOBS.c.state == "COMPLETED", and_(JOBS.c.state == "", JOBS.c.status != "FAILED"))
+_ENDED = JOBS.c.end_s.is_not(None)
 _SHARES = 4  # times more jobs that are looked at, to give each user a share
-# The latest job of each user, then the second latest of each, and so on.
-_LATEST = """
-SELECT key FROM (
-  SELECT key, end_s, row_number() OVER (PARTITION BY uid, user ORDER BY end_s DESC) AS place
-  FROM (SELECT key, uid, user, end_s FROM jobs WHERE end_s IS NOT NULL
-        ORDER BY end_s DESC LIMIT ?)
-) ORDER BY place, end_s DESC LIMIT ?
-"""
 
 
 class Owner(NamedTuple):
@@ -51,56 +47,86 @@ class JobFilter:
     verdict: str = ""  # one of STATUSES or CAUSES
     since_s: float | None = None
     limit: int = 50
+    cluster: str = ""
 
 
-def find_jobs(index: sqlite3.Connection, wanted: JobFilter) -> list[JobRow]:
+def _has_verdict(words: str) -> Any:
+    """Return the condition for a verdict or cause, in any case."""
+    for column, known in ((JOBS.c.status, STATUSES), (JOBS.c.cause, CAUSES)):
+        for one in known:
+            if one.casefold() == words.casefold():
+                return column == one
+    raise InspectorError(f"not a verdict: {words}")
+
+
+def find_jobs(index: Connection, wanted: JobFilter) -> list[JobRow]:
     """Return the latest jobs that match, the latest first."""
-    where: list[str] = ["end_s IS NOT NULL"]
-    values: list[object] = []
-    for column, value in (("user", wanted.user), ("partition", wanted.partition)):
-        if value:
-            where.append(f"{column} = ?")
-            values.append(value)
+    query = select(*_JOB_COLUMNS).where(_ENDED)
+    for name in ("user", "partition", "cluster"):
+        if value := getattr(wanted, name):
+            query = query.where(JOBS.c[name] == value)
     if wanted.verdict:
-        where.append("(status = ? COLLATE NOCASE OR cause = ? COLLATE NOCASE)")
-        values += [wanted.verdict, wanted.verdict]
+        query = query.where(_has_verdict(wanted.verdict))
     if wanted.since_s is not None:
-        where.append("end_s >= ?")
-        values.append(wanted.since_s)
-    words = f"SELECT {','.join(JOB_COLUMNS)} FROM jobs WHERE {' AND '.join(where)}"
-    rows = index.execute(f"{words} ORDER BY end_s DESC, key DESC LIMIT ?", (*values, wanted.limit))
-    return [JobRow(*row) for row in rows]
+        query = query.where(JOBS.c.end_s >= wanted.since_s)
+    query = query.order_by(JOBS.c.end_s.desc(), JOBS.c.key.desc()).limit(wanted.limit)
+    return [JobRow(*row) for row in index.execute(query)]
 
 
-def last_jobs(index: sqlite3.Connection, limit: int) -> list[ScoredJob]:
+def _latest(limit: int, cluster: str) -> Select[Any]:
+    """Return the query for the latest job of each user, then the second latest of each, and so on.
+
+    It gives keys.
+    """
+    known = select(JOBS.c.key, JOBS.c.uid, JOBS.c.user, JOBS.c.end_s).where(_ENDED)
+    if cluster:
+        known = known.where(JOBS.c.cluster == cluster)
+    known = known.order_by(JOBS.c.end_s.desc(), JOBS.c.key.desc()).limit(limit * _SHARES)
+    last = known.subquery()
+    order = (last.c.end_s.desc(), last.c.key.desc())
+    place = func.row_number().over(partition_by=(last.c.uid, last.c.user), order_by=order)
+    placed = select(last.c.key, last.c.end_s, place.label("place")).subquery()
+    return (
+        select(placed.c.key)
+        .order_by(placed.c.place, placed.c.end_s.desc(), placed.c.key.desc())
+        .limit(limit)
+    )
+
+
+def last_jobs(index: Connection, limit: int, cluster: str = "") -> list[ScoredJob]:
     """Return the last jobs with their nodes, the latest first, with a share for each user.
 
     If there are more than `limit` jobs, the latest of each user are chosen.
+
+    Raises:
+        InspectorError: they are of several clusters, whose nodes may have the same names.
     """
-    index.execute("CREATE TEMP TABLE chosen (key INTEGER PRIMARY KEY)")
-    index.execute(f"INSERT INTO chosen {_LATEST}", (limit * _SHARES, limit))
+    chosen = _latest(limit, cluster)
+    jobs = select(JOBS.c.key, JOBS.c.job_id, JOBS.c.uid, JOBS.c.user, JOBS.c.cluster)
     latest = index.execute(
-        "SELECT key, job_id, uid, user FROM jobs JOIN chosen USING (key) ORDER BY end_s DESC"
-    ).fetchall()
-    names = dict(index.execute("SELECT id, name FROM nodes"))
+        jobs.where(JOBS.c.key.in_(chosen)).order_by(JOBS.c.end_s.desc(), JOBS.c.key.desc())
+    ).all()
+    if len(clusters := sorted({one.cluster for one in latest})) > 1:
+        raise InspectorError(
+            f"jobs of several clusters are in the index ({', '.join(clusters)}): name one, with "
+            "--cluster or by the setting cluster"
+        )
     local: dict[int, dict[str, float]] = defaultdict(dict)
     named: dict[int, set[str]] = defaultdict(set)
-    for job, node, value, is_named in index.execute(
-        "SELECT job, node, local, named FROM job_nodes JOIN chosen ON job = chosen.key"
-    ):
-        local[job][names[node]] = value
+    nodes = select(JOB_NODES.c.job, NODES.c.name, JOB_NODES.c.local, JOB_NODES.c.named)
+    nodes = nodes.join(NODES, NODES.c.id == JOB_NODES.c.node)
+    for job, node, value, is_named in index.execute(nodes.where(JOB_NODES.c.job.in_(chosen))):
+        local[job][node] = value
         if is_named:
-            named[job].add(names[node])
+            named[job].add(node)
     kinds: dict[int, list[tuple[KindKey, float, float]]] = defaultdict(list)
-    words = f"SELECT job, bus_gbs, busy_ns, {','.join(_KEY_COLUMNS)} FROM kinds"
-    for job, gbs, busy_ns, *key in index.execute(
-        f"{words} JOIN chosen ON job = chosen.key WHERE bus_gbs > 0"
-    ):
+    measured = select(KINDS.c.job, KINDS.c.bus_gbs, KINDS.c.busy_ns, *_KEY_COLUMNS)
+    measured = measured.where(KINDS.c.job.in_(chosen), KINDS.c.bus_gbs > 0)
+    for job, gbs, busy_ns, *key in index.execute(measured):
         kinds[job].append((KindKey(*key), gbs, busy_ns))
-    index.execute("DROP TABLE chosen")
     return [
         ScoredJob(job_id, local[key], frozenset(named[key]), tuple(kinds[key]), _owner(uid, user))
-        for key, job_id, uid, user in latest
+        for key, job_id, uid, user, _ in latest
     ]
 
 
@@ -108,13 +134,17 @@ def _owner(uid: int | None, user: str) -> str:
     return f"{'-' if uid is None else uid} {user}"
 
 
-def _past(rows: Iterable[tuple[Any, ...]]) -> Iterator[PastKind]:
+def _past(rows: Iterable[Any]) -> Iterator[PastKind]:
     for job_id, gbs, time_ns, uid, user, *key in rows:
         yield PastKind(KindKey(*key), job_id, gbs, time_ns, _owner(uid, user))
 
 
+def _of_cluster(cluster: str) -> list[Any]:
+    return [JOBS.c.cluster == cluster] if cluster else []
+
+
 def own_past(
-    index: sqlite3.Connection, keys: Sequence[KindKey], owner: Owner, job_id: int
+    index: Connection, keys: Sequence[KindKey], owner: Owner, job_id: int, cluster: str = ""
 ) -> dict[KindKey, list[PastKind]]:
     """Return a user's successful jobs with the function and size of each kind.
 
@@ -124,21 +154,27 @@ def own_past(
     found: dict[KindKey, list[PastKind]] = {key: [] for key in keys}
     if owner.uid is None:
         return found
+    own = select(JOBS.c.key).where(
+        JOBS.c.uid == owner.uid, JOBS.c.user == owner.user, JOBS.c.job_id != job_id, _ENDED,
+        _SUCCESSFUL, *_of_cluster(cluster),
+    )  # fmt: skip
+    own = own.order_by(JOBS.c.end_s.desc(), JOBS.c.key.desc()).limit(_OWN_JOBS)
+    of_kind = {(key.func, key.size_class) for key in found}
     rows = index.execute(
-        "WITH own AS (SELECT key, job_id, uid, user FROM jobs"
-        f" WHERE uid = ? AND user = ? AND job_id != ? AND end_s IS NOT NULL AND {_SUCCESSFUL}"
-        " ORDER BY end_s DESC LIMIT ?)"
-        f" SELECT own.job_id, kinds.bus_gbs, kinds.time_ns, own.uid, own.user, {_KEYS}"
-        " FROM own CROSS JOIN kinds ON kinds.job = own.key"
-        " WHERE kinds.bus_gbs > 0 ORDER BY own.key DESC",
-        (*owner, job_id, _OWN_JOBS),
-    )
+        select(
+            JOBS.c.job_id, KINDS.c.bus_gbs, KINDS.c.time_ns, JOBS.c.uid, JOBS.c.user,
+            *_KEY_COLUMNS,
+        )
+        .join(JOBS, JOBS.c.key == KINDS.c.job)
+        .where(KINDS.c.job.in_(own), KINDS.c.bus_gbs > 0)
+        .order_by(KINDS.c.job.desc())
+    )  # fmt: skip
     room: dict[tuple[KindKey, bool], int] = defaultdict(lambda: _PAST_MAX)
     wanted: dict[tuple[str, int], list[KindKey]] = defaultdict(list)
     for key in found:
         wanted[key.func, key.size_class].append(key)
-    for one in _past(rows):
-        for key in wanted.get((one.key.func, one.key.size_class), ()):
+    for one in _past(row for row in rows if (row.func, row.size_class) in of_kind):
+        for key in wanted[one.key.func, one.key.size_class]:
             room[key, one.key == key] -= 1
             if room[key, one.key == key] >= 0:
                 found[key].append(one)
@@ -146,22 +182,30 @@ def own_past(
 
 
 def others_past(
-    index: sqlite3.Connection, keys: Sequence[KindKey], owner: Owner, job_id: int
+    index: Connection, keys: Sequence[KindKey], owner: Owner, job_id: int, cluster: str = ""
 ) -> dict[KindKey, list[PastKind]]:
     """Return other users' successful jobs of each kind; the latest ones of each user."""
-    alike = " AND ".join(f"{column} = ?" for column in _KEY_COLUMNS)
-    (last,) = index.execute("SELECT max(key) FROM jobs").fetchone()
-    question = (
-        "SELECT * FROM (SELECT jobs.job_id, kinds.bus_gbs, kinds.time_ns, jobs.uid, jobs.user,"
-        f" {_KEYS}, row_number() OVER (PARTITION BY jobs.uid, jobs.user ORDER BY kinds.job DESC)"
-        " AS place FROM kinds JOIN jobs ON jobs.key = kinds.job"
-        f" WHERE {alike} AND kinds.job > ? AND kinds.bus_gbs > 0 AND jobs.uid IS NOT NULL"
-        f" AND NOT (jobs.uid IS ? AND jobs.user = ?) AND jobs.job_id != ? AND {_SUCCESSFUL})"
-        " WHERE place <= ? ORDER BY place LIMIT ?"
-    )
+    last = index.scalar(select(func.max(JOBS.c.key))) or 0
     found = {}
     for key in dict.fromkeys(keys):
-        values = (*astuple(key), (last or 0) - _NEAR_JOBS, *owner, job_id, JOBS_MAX)
-        rows = index.execute(question, (*values, _OTHERS_ROWS_MAX))
-        found[key] = list(_past(row[:-1] for row in rows))
+        place = func.row_number().over(
+            partition_by=(JOBS.c.uid, JOBS.c.user), order_by=KINDS.c.job.desc()
+        )
+        own = and_(JOBS.c.uid.is_not_distinct_from(owner.uid), JOBS.c.user == owner.user)
+        alike = (
+            select(
+                JOBS.c.job_id, KINDS.c.bus_gbs, KINDS.c.time_ns, JOBS.c.uid, JOBS.c.user,
+                *_KEY_COLUMNS, KINDS.c.job, place.label("place"),
+            )
+            .join(JOBS, JOBS.c.key == KINDS.c.job)
+            .where(
+                *(column == getattr(key, column.name) for column in _KEY_COLUMNS),
+                KINDS.c.job > last - _NEAR_JOBS, KINDS.c.bus_gbs > 0, JOBS.c.uid.is_not(None),
+                not_(own), JOBS.c.job_id != job_id, _SUCCESSFUL, *_of_cluster(cluster),
+            )
+            .subquery()
+        )  # fmt: skip
+        first = select(alike).where(alike.c.place <= JOBS_MAX)
+        first = first.order_by(alike.c.place, alike.c.job.desc()).limit(_OTHERS_ROWS_MAX)
+        found[key] = list(_past(row[:-2] for row in index.execute(first)))
     return found

@@ -14,7 +14,7 @@ from nccl_inspector.controller.outcome import DONE
 from nccl_inspector.controller.suspects import list_suspects
 from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.store.card_rows import CardRows, rows_of
-from nccl_inspector.store.index import INDEX, export_user, put, writing
+from nccl_inspector.store.index import IndexPlace, export_user, index_of, put, writing
 from nccl_inspector.store.suspects import SUSPECTS
 from tests.support.command_line import COMMAND
 from tests.support.stored_cards import UID, card, communicator
@@ -40,7 +40,7 @@ def config(open_path: Path) -> Config:
     store = open_path / "store"
     store.mkdir()
     store.chmod(0o711)
-    with writing(store / INDEX, ADMINS_GID) as index:
+    with writing(IndexPlace(store), ADMINS_GID) as index:
         job_id = 0
         for number in range(6):
             for at in range(len(NODES)):
@@ -101,7 +101,7 @@ def test_the_list_for_all_users_names_no_job_and_no_user(config: Config) -> None
 
 
 def test_one_user_alone_cannot_make_a_node_a_suspect_for_others(config: Config) -> None:
-    with writing(config.store_dir / INDEX, ADMINS_GID) as index:
+    with writing(index_of(config), ADMINS_GID) as index:
         for job_id in range(1000, 1400):
             put(index, job_on(("n7", "n8"), job_id, "mallory", UID, "n8"))
     publish(config)
@@ -110,11 +110,11 @@ def test_one_user_alone_cannot_make_a_node_a_suspect_for_others(config: Config) 
 
 
 def test_own_jobs_accuse_a_node_to_their_user(config: Config) -> None:
-    with writing(config.store_dir / INDEX, ADMINS_GID) as index:
+    with writing(index_of(config), ADMINS_GID) as index:
         for job_id in range(1000, 1200):
             at = job_id % 7
             put(index, job_on((NODES[at], NODES[at + 1]), job_id, "amy", UID, "n7"))
-    export_user(config.store_dir / INDEX, UID, ADMINS_GID)
+    export_user(index_of(config), UID, ADMINS_GID)
     publish(config)
     done = ask(config, uid=UID, SLURM_JOB_NODELIST="n[6-8]")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -12,7 +12,7 @@ from nccl_inspector.settings.config import Config, parse_config
 @pytest.fixture
 def config(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     """A controller's directories, with a wait that is over at once, and no user known by number."""
-    for module in ("owner", "index"):
+    for module in ("owner", "sqlite_file"):
         monkeypatch.setattr(f"nccl_inspector.store.{module}.current_name", lambda _uid: None)
     for name in ("ctl/queue", "reports", "store"):
         (open_path / name).mkdir(parents=True)

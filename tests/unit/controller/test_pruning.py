@@ -2,7 +2,9 @@
 """What the controller service removes of old jobs, and what it leaves."""
 
 import os
+import sqlite3
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +14,9 @@ from nccl_inspector.controller import pruning
 from nccl_inspector.controller.pruning import CLOCK, prune
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import INDEX, reading, user_index, writing
+from nccl_inspector.store.index import IndexPlace, index_of, reading
 from nccl_inspector.store.queries import JobFilter, find_jobs
+from nccl_inspector.store.sqlite_file import user_index
 from nccl_inspector.system.remove_tree import remove_tree
 from tests.support.queued_jobs import enqueue, run_pass, stored, summarize
 from tests.support.summaries import HEAD
@@ -68,7 +71,7 @@ def test_a_users_own_index_forgets_the_job_too(kept: Config) -> None:
     alone = kept.store_dir.with_name("alone")
     alone.mkdir()
     (alone / "index.db").write_bytes(own.read_bytes())
-    with reading(alone) as (index, _):
+    with reading(IndexPlace(alone)) as (index, _):
         assert [job.job_id for job in find_jobs(index, JobFilter())] == [YOUNG]
 
 
@@ -182,7 +185,7 @@ def test_components_and_jobs_set_aside_stay(kept: Config) -> None:
 
 def test_a_great_backlog_is_gone_in_time(kept: Config) -> None:
     age(kept, OLD, 1)
-    with writing(kept.store_dir / INDEX, None) as index:
+    with closing(sqlite3.connect(index_of(kept).file)) as index, index:
         row = index.execute("SELECT * FROM jobs LIMIT 1").fetchone()
         marks = ",".join("?" * len(row))
         rows = [(None, row[1], number, *row[3:]) for number in range(100_000, 160_000)]

@@ -16,8 +16,9 @@ from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
 from nccl_inspector.store.card_rows import rows_of
-from nccl_inspector.store.index import INDEX, export_user, put, reading, user_index, writing
+from nccl_inspector.store.index import export_user, index_of, put, reading, writing
 from nccl_inspector.store.queries import JobFilter, find_jobs
+from nccl_inspector.store.sqlite_file import user_index
 from tests.support.queued_jobs import ended_job, enqueue, run_pass, stored, summarize
 from tests.support.stored_cards import UID, card
 from tests.support.summaries import HEAD
@@ -27,7 +28,7 @@ needs_users = pytest.mark.skipif(os.geteuid() != 0, reason="several users are ne
 
 def given_to(monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
     """Let every number have this name from now on; None: no name."""
-    for module in ("owner", "index"):
+    for module in ("owner", "sqlite_file"):
         monkeypatch.setattr(f"nccl_inspector.store.{module}.current_name", lambda _uid: name)
 
 
@@ -88,27 +89,27 @@ def test_a_number_of_which_nobody_knows_the_name_stays_as_it_is(of_amy: Config) 
 
 
 def test_a_users_own_index_has_no_job_of_whoever_had_the_number_before(config: Config) -> None:
-    path = config.store_dir / INDEX
-    with writing(path, None) as index:
+    place = index_of(config)
+    with writing(place, None) as index:
         for one in (card(1), card(2, user="newcomer")):
             put(index, rows_of(one))
-    export_user(path, UID, None)
+    export_user(place, UID, None)
     assert names_in(user_index(config.store_dir, UID)) == {"newcomer"}
 
 
 def test_the_index_of_whoever_had_the_number_before_is_not_read(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = config.store_dir / INDEX
-    with writing(path, None) as index:
+    place = index_of(config)
+    with writing(place, None) as index:
         put(index, rows_of(replace(card(1))))
-    export_user(path, UID, None)
-    path.unlink()
+    export_user(place, UID, None)
+    place.file.unlink()
     monkeypatch.setattr(os, "getuid", lambda: UID)
-    with reading(config.store_dir) as (index, all_jobs):
+    with reading(place) as (index, all_jobs):
         assert (len(find_jobs(index, JobFilter())), all_jobs) == (1, False)
     given_to(monkeypatch, "newcomer")
-    with pytest.raises(InspectorError, match="none of your jobs"), reading(config.store_dir):
+    with pytest.raises(InspectorError, match="none of your jobs"), reading(place):
         pass
 
 

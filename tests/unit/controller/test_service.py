@@ -24,12 +24,13 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card
 from nccl_inspector.render.json import card_from_json
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import INDEX
+from nccl_inspector.store.sqlite_file import INDEX
 from nccl_inspector.store.suspects import read_suspects
 from nccl_inspector.summary.attempts import Loaded, load_summaries
 from nccl_inspector.summary.codec import encode
 from tests.sandbox import wait_until
 from tests.support.nvidia_files import UUID, bucket, record_of
+from tests.support.postgres import Postgres
 from tests.support.queued_jobs import ended_job, enqueue, left, run_pass, stored, summarize
 from tests.support.summaries import HEAD
 
@@ -176,15 +177,44 @@ def test_a_fault_of_the_storage_is_no_fault_of_the_job(config: Config, tmp_path:
 def test_an_index_that_is_locked_gets_its_rows_when_it_is_free(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nccl_inspector.store.index._WRITER_WAITS_S", 0)
+    monkeypatch.setattr("nccl_inspector.store.sqlite_file._WRITER_WAITS_S", 0)
     ended_job(config, tmp_path, 41)
     assert run_pass(config, usual_makers(config)) == 0
     ended_job(config, tmp_path, 42)
     with closing(sqlite3.connect(config.store_dir / INDEX)) as reader:
         reader.execute("BEGIN EXCLUSIVE")
-        assert run_pass(config, usual_makers(config)) == 1
-    assert run_pass(config, usual_makers(config)) == 0
+        assert run_pass(config, usual_makers(config)) == 0
+        assert (config.store_dir / "42" / "0.json").exists(), "the report itself does not wait"
+    assert stored(config) == [41]
+    run_pass(config, usual_makers(config))
     assert stored(config) == [41, 42]
+
+
+def test_a_database_that_is_down_delays_rows_and_no_report(
+    config: Config, tmp_path: Path, postgres: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    config = replace(config, store_url=postgres.url(postgres.new_database()), cluster="c1")
+    ended_job(config, tmp_path, 41)
+    run_pass(config, usual_makers(config))
+    postgres.stop()
+    try:
+        for number in (42, 43, 44):
+            ended_job(config, tmp_path, number)
+        assert run_pass(config, usual_makers(config)) == 0
+        (config.store_dir / "43" / "0.json").unlink()
+        (config.store_dir / "44" / "0.json").write_text("{}")
+        run_pass(config, usual_makers(config))
+        assert sum("cannot be used now" in one for one in caplog.messages) < 6, "said once a pass"
+    finally:
+        postgres.start()
+    assert stored(config) == [41]
+    run_pass(config, usual_makers(config))
+    assert stored(config) == [41, 42], "one was removed meanwhile, and one cannot be read"
+    assert "1 report entered into the index later" in caplog.text
+    caplog.clear()
+    run_pass(config, usual_makers(config))
+    assert "later" not in caplog.text
 
 
 def test_what_cannot_be_looked_at_of_one_job_holds_no_other(config: Config, tmp_path: Path) -> None:

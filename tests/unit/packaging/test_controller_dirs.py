@@ -53,7 +53,7 @@ def root(open_path: Path) -> Path:
 def config(root: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     """The defaults, below that root."""
     monkeypatch.setattr(due_reports, "SETTLE_S", 0.0)
-    for module in ("owner", "index"):
+    for module in ("owner", "sqlite_file"):
         monkeypatch.setattr(f"nccl_inspector.store.{module}.current_name", lambda _uid: None)
     default = parse_config("", "none")
 

@@ -1,17 +1,5 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The tables of the index, and how an older index is upgraded.
-
-SQLite's user_version is the schema's version. A change adds a step to MIGRATIONS and never alters
-an existing one. An older index is upgraded step by step; an index of a newer release is not
-touched.
-"""
-
-import sqlite3
-from collections.abc import Sequence
-
-from nccl_inspector.errors import InspectorError
-
-_FIRST = """
+-- SPDX-License-Identifier: Apache-2.0
+-- The index as it was before it could be in PostgreSQL.
 CREATE TABLE jobs (
   key INTEGER PRIMARY KEY,
   cluster TEXT NOT NULL, job_id INTEGER NOT NULL, restart INTEGER NOT NULL,
@@ -46,33 +34,6 @@ CREATE TABLE kinds (
 CREATE INDEX kinds_by_job ON kinds (job);
 CREATE INDEX kinds_by_key
   ON kinds (func, size_class, transport, nranks, nnodes, gpu, nccl, algo, job);
-"""
-
-# When jobs are removed, they are looked up by job id alone.
-_SECOND = "CREATE INDEX jobs_by_id ON jobs (job_id);"
-
-# Network ports, from the agent's counters, also decide whether jobs are similar.
-_THIRD = "ALTER TABLE kinds ADD COLUMN nic TEXT NOT NULL DEFAULT '';"
-
-MIGRATIONS: Sequence[str] = (_FIRST, _SECOND, _THIRD)
-VERSION = len(MIGRATIONS)
-
-
-def version_of(index: sqlite3.Connection) -> int:
-    """Return the version of an open index; 0: it is empty."""
-    (version,) = index.execute("PRAGMA user_version").fetchone()
-    return int(version)
-
-
-def migrate(index: sqlite3.Connection, path: str) -> None:
-    """Upgrade an index to the present schema; each step is done completely or not at all.
-
-    Raises:
-        InspectorError: a newer release wrote it.
-        sqlite3.Error: it cannot be written, or is not an index.
-    """
-    version = version_of(index)
-    if version > VERSION:
-        raise InspectorError(f"{path}: written by a newer release (schema {version})")
-    for number, step in enumerate(MIGRATIONS[version:], version + 1):
-        index.executescript(f"BEGIN IMMEDIATE;{step};PRAGMA user_version={number};COMMIT;")
+CREATE INDEX jobs_by_id ON jobs (job_id);
+ALTER TABLE kinds ADD COLUMN nic TEXT NOT NULL DEFAULT '';
+PRAGMA user_version=3;

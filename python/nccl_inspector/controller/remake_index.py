@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make the whole index anew: from the stored reports, or from the index in another engine."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from nccl_inspector.controller.stored_rows import all_stored, group_id
+from nccl_inspector.settings.config import Config
+from nccl_inspector.store.index import (
+    IndexPlace,
+    export_user,
+    forget_all,
+    index_of,
+    put,
+    reading,
+    writing,
+)
+from nccl_inspector.store.read_back import all_rows
+from nccl_inspector.store.sqlite_file import INDEX, writing_file
+
+FILE = "file"  # the target that is the file in store_dir
+
+
+@contextmanager
+def _anew(place: IndexPlace, gid: int | None) -> Iterator[Connection]:
+    """Give an index without our jobs; it takes the place of the old one at the end."""
+    if place.url:
+        with writing(place, gid) as index:
+            forget_all(index, place.cluster)
+            yield index
+        return
+    beside = place.file.with_name(f".{INDEX}.new")
+    for leftover in (beside, Path(f"{beside}-journal")):
+        leftover.unlink(missing_ok=True)
+    with writing_file(beside, gid) as index:
+        yield index
+    # A journal of a writer that was killed: SQLite would apply it to the new file.
+    Path(f"{place.file}-journal").unlink(missing_ok=True)
+    beside.rename(place.file)
+
+
+def _export_all(place: IndexPlace, uids: set[int], gid: int | None) -> None:
+    for uid in sorted(uids):
+        export_user(place, uid, gid)
+
+
+def rebuild(config: Config) -> tuple[int, int]:
+    """Make a new index of all stored reports; return how many it has, and how many were unusable.
+
+    Raises:
+        OSError, InspectorError: it could not be made, and the old index stays.
+    """
+    place, gid = index_of(config), group_id(config.report_group)
+    uids: set[int] = set()
+    done = refused = 0
+    with _anew(place, gid) as index:
+        for rows in all_stored(place):
+            if rows is None:
+                refused += 1
+                continue
+            put(index, rows)
+            done += 1
+            if rows.job.uid is not None:
+                uids.add(rows.job.uid)
+    _export_all(place, uids, gid)
+    return done, refused
+
+
+def move(config: Config, target: str, say: Callable[[int], None] = lambda _done: None) -> int:
+    """Copy our jobs from the site's index to another engine; return how many.
+
+    `target`: an URL as in store_url, or FILE. What the target had of our jobs is replaced. `say`
+    is called from time to time with the number of jobs so far. The old index stays as it is.
+
+    Raises:
+        OSError, InspectorError: the target was not changed.
+    """
+    source, gid = index_of(config), group_id(config.report_group)
+    place = index_of(replace(config, store_url="" if target == FILE else target))
+    uids: set[int] = set()
+    done = 0
+    with reading(source) as (old, _), _anew(place, gid) as index:
+        for rows in all_rows(old, source.cluster):
+            named = replace(rows.job, cluster=place.cluster or rows.job.cluster)
+            put(index, replace(rows, job=named))
+            done += 1
+            if done % 1000 == 0:
+                say(done)
+            if rows.job.uid is not None:
+                uids.add(rows.job.uid)
+    _export_all(place, uids, gid)
+    return done

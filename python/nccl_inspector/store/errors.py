@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be wrong with an index, whatever engine keeps it."""
+
+from nccl_inspector.errors import InspectorError
+
+
+class IndexUnavailableError(InspectorError):
+    """It cannot be used now: it is locked, full, down, or not ours to read; later it may be."""
+
+
+class BrokenIndexError(InspectorError):
+    """It is not a valid index; it can be made again from the stored reports."""

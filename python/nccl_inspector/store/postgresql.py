@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The index in a database of PostgreSQL, which several clusters may share.
+
+Each caller logs in to the database as himself, and the database decides which rows he sees
+(row-level security): those of jobs of the user of that name, for members of the role
+nccl_inspector_admins all. The controller service owns the tables. No password is in our settings:
+libpq takes it from its password file, a service file, or the environment of the service.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.pool import NullPool
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.store.errors import BrokenIndexError, IndexUnavailableError
+from nccl_inspector.store.tables import METADATA, OF_JOB, VERSION
+from nccl_inspector.system.printable import printable
+
+ADMINS = "nccl_inspector_admins"
+_CONNECT = {
+    "connect_timeout": "5", "tcp_user_timeout": "10000", "keepalives_idle": "10",
+    "keepalives_interval": "5", "keepalives_count": "3", "application_name": "nccl-inspector",
+}  # fmt: skip
+# In each transaction and not at login, so that a pooler such as PgBouncer hands them on.
+_LIMITS = "SET LOCAL statement_timeout = '30s'; SET LOCAL lock_timeout = '10s'"
+_MAKING = 0x6E63636C  # the advisory lock of those who make the tables at the same time
+# Our tables were changed, or are not there: classes of SQLSTATE.
+_CHANGED = ("42P01", "42703", "42804", "42883")
+_LINE_CHARS = 200
+
+_MAKE_ROLE = f"""
+DO $$ BEGIN
+  IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{ADMINS}') THEN
+    CREATE ROLE {ADMINS} NOLOGIN;
+  END IF;
+END $$
+"""
+_OWN = """("user" = current_user::text AND uid IS NOT NULL)"""
+_SEES_ALL = f"""
+SELECT NOT row_security_active('jobs') OR EXISTS (
+  SELECT FROM pg_roles WHERE rolname = '{ADMINS}' AND pg_has_role(oid, 'USAGE'))
+"""
+
+
+def check_url(words: str) -> URL:
+    """Return the setting store_url as an URL for SQLAlchemy.
+
+    Raises:
+        InspectorError: it is none, is not of PostgreSQL, or has a password.
+    """
+    try:
+        url = make_url(words)
+    except ArgumentError:
+        raise InspectorError("store_url: not an URL like postgresql://host/database") from None
+    if url.drivername != "postgresql":
+        raise InspectorError("store_url: not an URL like postgresql://host/database")
+    if url.password is not None or "password" in url.query:
+        raise InspectorError(
+            "store_url: a password does not belong there, because everybody may read the file: "
+            "use a password file (PGPASSFILE) or a service file (?service=NAME)"
+        )
+    return url.set(drivername="postgresql+psycopg")
+
+
+def _rights() -> Iterator[str]:
+    tables = [table.name for table in METADATA.sorted_tables]
+    yield f"GRANT SELECT ON {', '.join(tables)}, schema_version TO PUBLIC"
+    for name in ("jobs", *(table.name for table in OF_JOB)):
+        yield f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY"
+        yield f"CREATE POLICY admins ON {name} FOR SELECT TO {ADMINS} USING (true)"
+    yield f"CREATE POLICY own ON jobs FOR SELECT USING {_OWN}"
+    for table in OF_JOB:
+        # What a user sees of jobs, the policies of jobs decide.
+        seen = f"EXISTS (SELECT FROM jobs WHERE jobs.key = {table.name}.job)"
+        yield f"CREATE POLICY of_job ON {table.name} FOR SELECT USING ({seen})"
+
+
+def _version(connection: Connection) -> int:
+    """Return the version of the schema; 0: there is none."""
+    if connection.scalar(text("SELECT to_regclass('schema_version') IS NULL")):
+        return 0
+    return int(connection.scalar(text("SELECT version FROM schema_version")) or 0)
+
+
+def _make_tables(connection: Connection, where: str) -> None:
+    """Make the tables, if they are not there.
+
+    Raises:
+        InspectorError: another release made them, or the database's administrator must help.
+    """
+    connection.execute(text(f"SELECT pg_advisory_xact_lock({_MAKING})"))
+    version = _version(connection)
+    if version not in (0, VERSION):
+        raise InspectorError(f"{where}: written by another release (schema {version})")
+    if version:
+        return
+    try:
+        with connection.begin_nested():
+            connection.execute(text(_MAKE_ROLE))
+    except DBAPIError as err:
+        if getattr(err.orig, "sqlstate", "") != "42501":
+            raise
+        raise IndexUnavailableError(
+            f"{where}: its administrator must run CREATE ROLE {ADMINS} NOLOGIN, which we may not"
+        ) from err
+    METADATA.create_all(connection)
+    connection.execute(text("CREATE TABLE schema_version (version INTEGER NOT NULL)"))
+    connection.execute(text(f"INSERT INTO schema_version VALUES ({VERSION})"))
+    for statement in _rights():
+        connection.execute(text(statement))
+
+
+def _words(err: DBAPIError) -> str:
+    lines = [line.strip() for line in str(err.orig).splitlines() if line.strip()]
+    first = lines[0] if lines else "no answer"
+    # What psycopg puts before libpq's own words.
+    for words in ("connection failed: ", "connection is bad: "):
+        first = first.removeprefix(words)
+    return printable(first)[:_LINE_CHARS]
+
+
+@contextmanager
+def _errors_of(where: str) -> Iterator[None]:
+    """Turn errors of the database into ours."""
+    try:
+        yield
+    except DBAPIError as err:
+        state = getattr(err.orig, "sqlstate", None) or ""
+        if state.startswith(_CHANGED):
+            raise BrokenIndexError(
+                f"{where}: its tables are not as this release made them ({_words(err)}): repair "
+                "them, or drop them and run nccl-inspector controller --rebuild"
+            ) from err
+        raise IndexUnavailableError(f"{where}: cannot be used now: {_words(err)}") from err
+
+
+def _engine(url: URL) -> Engine:
+    try:
+        usual = {name: value for name, value in _CONNECT.items() if name not in url.query}
+        # Not prepared: a pooler may give the next transaction another session.
+        return create_engine(
+            url, poolclass=NullPool, connect_args={**usual, "prepare_threshold": None}
+        )
+    except ModuleNotFoundError:
+        raise
+    except ImportError as err:
+        raise InspectorError(
+            "store_url: libpq is missing on this host: install the package libpq5 (Debian) or libpq"
+        ) from err
+
+
+@contextmanager
+def writing_database(words: str) -> Iterator[Connection]:
+    """Give the index for writing, make its tables if needed, and commit at the end.
+
+    Raises:
+        IndexUnavailableError, BrokenIndexError: as their names say; nothing was written.
+        InspectorError: the setting is wrong, or another release wrote the index.
+    """
+    url = check_url(words)
+    where = url.set(drivername="postgresql").render_as_string()
+    with _errors_of(where), _engine(url).begin() as connection:
+        connection.exec_driver_sql(_LIMITS)
+        _make_tables(connection, where)
+        yield connection
+
+
+@contextmanager
+def reading_database(words: str) -> Iterator[tuple[Connection, bool]]:
+    """Give the index at one moment, and whether the caller sees all jobs.
+
+    Raises:
+        InspectorError: it is not there, or cannot be read.
+    """
+    url = check_url(words)
+    where = url.set(drivername="postgresql").render_as_string()
+    with _errors_of(where), _engine(url).connect() as connection:
+        connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        connection.exec_driver_sql(_LIMITS)
+        version = _version(connection)
+        if not version:
+            raise InspectorError(f"{where}: no index yet: the controller service makes it")
+        if version != VERSION:
+            raise InspectorError(f"{where}: written by another release (schema {version})")
+        yield connection, bool(connection.scalar(text(_SEES_ALL)))

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real server of PostgreSQL on a socket of its own, with a new database whenever one is wanted.
+
+Anybody on the socket may log in under any name: who somebody is, the database's administrator
+decides; what a name may see is what the tests look at.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.pool import NullPool
+
+SERVICE = "nccl_inspector"
+_ACCOUNT = "postgres"  # of Debian's package; the server refuses root
+_SETTINGS = ("fsync=off", "listen_addresses=", "max_connections=40", "shared_buffers=64MB")
+
+
+def binaries() -> Path:
+    """The folder of initdb and postgres, of the newest release that is installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parts[4]))
+    if not found:
+        raise FileNotFoundError("no PostgreSQL: make setup")
+    return found[-1]
+
+
+class Postgres:
+    """The server, from outside."""
+
+    def __init__(self, folder: Path, user: str | int) -> None:
+        self.folder, self._user, self._numbers = folder, user, count(1)
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def _run(self, program: str, *words: str) -> None:
+        subprocess.run(
+            [binaries() / program, *words], check=True, capture_output=True, timeout=120,
+            cwd="/", user=self._user,
+        )  # fmt: skip
+
+    def make(self) -> None:
+        """Make the files of a server."""
+        self._run("initdb", "-D", f"{self.folder}/data", "-A", "trust", "-U", "root", "--no-sync")
+
+    def start(self) -> None:
+        """Start it, and return when it answers."""
+        words = [word for one in _SETTINGS for word in ("-c", one)]
+        self._server = subprocess.Popen(
+            [binaries() / "postgres", "-D", self.folder / "data", "-k", self.folder, *words],
+            stdout=subprocess.DEVNULL, stderr=(self.folder / "log").open("ab"), cwd="/",
+            user=self._user,
+        )  # fmt: skip
+        for _ in range(600):
+            done = subprocess.run(
+                [binaries() / "pg_isready", "-q", "-h", self.folder], check=False, timeout=30
+            )
+            if not done.returncode:
+                return
+            if self._server.poll() is not None:
+                break
+            time.sleep(0.05)
+        raise RuntimeError((self.folder / "log").read_text())
+
+    def stop(self) -> None:
+        """End it and all sessions at once; a later `start` goes on."""
+        if self._server:
+            self._server.send_signal(signal.SIGQUIT)
+            self._server.wait(timeout=60)
+            self._server = None
+
+    def url(self, database: str, user: str = SERVICE) -> str:
+        """The setting store_url."""
+        return f"postgresql://{user}@/{database}?host={self.folder}"
+
+    def connect(self, database: str, user: str, **words: Any) -> Connection:
+        """Log in by a way of the test's own."""
+        url = self.url(database, user).replace("postgresql:", "postgresql+psycopg:")
+        return create_engine(url, poolclass=NullPool, **words).connect()
+
+    def run_sql(self, database: str, *statements: str) -> None:
+        """Run statements as the database's administrator."""
+        with self.connect(database, "root", isolation_level="AUTOCOMMIT") as connection:
+            for one in statements:
+                connection.execute(text(one))
+
+    def new_database(self) -> str:
+        """Make an empty database that the service owns; return its name."""
+        name = f"d{next(self._numbers)}"
+        if name == "d1":
+            self.run_sql("postgres", f"CREATE ROLE {SERVICE} LOGIN CREATEROLE")
+        self.run_sql("postgres", f"CREATE DATABASE {name} OWNER {SERVICE}")
+        return name
+
+
+@contextmanager
+def server() -> Iterator[Postgres]:
+    """Give a running server."""
+    with tempfile.TemporaryDirectory(prefix="nccl-inspector-pg-", dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        user: str | int = os.geteuid()
+        if not user:
+            shutil.chown(folder, user := _ACCOUNT)
+        found = Postgres(folder, user)
+        found.make()
+        found.start()
+        try:
+            yield found
+        finally:
+            found.stop()

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The index in PostgreSQL: what a login reads by any SQL, several clusters, bad databases."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, func, select, text
+from sqlalchemy.exc import DBAPIError
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.store import postgresql
+from nccl_inspector.store.card_rows import rows_of
+from nccl_inspector.store.errors import BrokenIndexError, IndexUnavailableError
+from nccl_inspector.store.index import IndexPlace, forget, put, reading, writing
+from nccl_inspector.store.queries import JobFilter, find_jobs, last_jobs
+from nccl_inspector.store.tables import METADATA
+from tests.support.postgres import Postgres
+from tests.support.stored_cards import card, ids, keep, store_in
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> str:
+    return postgres.new_database()
+
+
+@pytest.fixture
+def place(postgres: Postgres, database: str, open_path: Path) -> IndexPlace:
+    return store_in(open_path, postgres.url(database))
+
+
+def login(postgres: Postgres, database: str, name: str, member_of: str = "") -> str:
+    """Make a login of the database; return its URL."""
+    postgres.run_sql(
+        database, f"DROP ROLE IF EXISTS {name}", f"CREATE ROLE {name} LOGIN",
+        *([f"GRANT {member_of} TO {name}"] if member_of else []),
+    )  # fmt: skip
+    return postgres.url(database, name)
+
+
+def rows_seen(connection: Connection) -> dict[str, int | None]:
+    """How many rows of each table a login sees, by SQL of its own."""
+    return {
+        name: connection.scalar(select(func.count()).select_from(table))
+        for name, table in METADATA.tables.items()
+        if name != "nodes"
+    }
+
+
+def test_a_login_sees_the_rows_of_its_own_jobs_in_every_table_and_changes_none(
+    postgres: Postgres, database: str, place: IndexPlace
+) -> None:
+    keep(place, card(1, named="n1"), card(2, user="bob", uid=4712), card(3, user="bob", uid=None))
+    bob = login(postgres, database, "bob")
+    for name in ("amy", "eve"):
+        login(postgres, database, name)
+    with postgres.connect(database, "amy") as amy:
+        assert rows_seen(amy) == {"jobs": 1, "job_nodes": 2, "entities": 1, "kinds": 1}
+    with postgres.connect(database, "bob") as connection:
+        assert rows_seen(connection)["jobs"] == 1, "a former bob's is not shown"
+    with postgres.connect(database, "eve") as eve:
+        assert not any(rows_seen(eve).values())
+    with reading(IndexPlace(place.store_dir, bob)) as (index, all_jobs):
+        assert not all_jobs
+        assert [job.job_id for job in find_jobs(index, JobFilter())] == [2]
+    for words in ("UPDATE jobs SET uid=1", "DELETE FROM kinds", "CREATE TABLE t (a int)",
+                  "ALTER TABLE jobs DISABLE ROW LEVEL SECURITY"):  # fmt: skip
+        with (
+            postgres.connect(database, "amy") as amy,
+            pytest.raises(DBAPIError, match=r"denied|must be"),
+        ):
+            amy.execute(text(words))
+
+
+def test_a_function_of_a_user_does_not_see_rows_that_are_filtered_out(
+    postgres: Postgres, database: str, place: IndexPlace
+) -> None:
+    keep(place, card(1), card(2, user="bob", uid=4712))
+    postgres.run_sql(database, "CREATE SCHEMA hers", "GRANT ALL ON SCHEMA hers TO PUBLIC")
+    login(postgres, database, "mallory")
+    peek = (
+        "CREATE FUNCTION hers.peek(t text) RETURNS bool COST 0.0001 LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'seen: %', t; END $$"
+    )
+    with postgres.connect(database, "mallory") as connection:
+        connection.execute(text(peek))
+        assert not connection.execute(text("SELECT 1 FROM jobs WHERE hers.peek(summary)")).all()
+
+
+def test_members_of_the_admins_role_see_all_jobs(
+    postgres: Postgres, database: str, place: IndexPlace
+) -> None:
+    keep(place, card(1), card(2, user="bob", uid=4712))
+    admin = login(postgres, database, "ops", postgresql.ADMINS)
+    with reading(IndexPlace(place.store_dir, admin)) as (index, all_jobs):
+        assert all_jobs
+        assert len(last_jobs(index, 10)) == 2
+
+
+def test_two_clusters_share_an_index_and_each_removes_its_own_jobs(place: IndexPlace) -> None:
+    keep(place, *(card(at, cluster=name) for at in (1, 2) for name in ("old", "new")))
+    with reading(place) as (index, _):
+        assert len(find_jobs(index, JobFilter(cluster="old"))) == 2
+        assert len(last_jobs(index, 10, "old")) == 2
+        with pytest.raises(InspectorError, match=r"several clusters .*\(new, old\): name one"):
+            last_jobs(index, 10)
+    with writing(place, None) as index:
+        forget(index, [1], "old")
+    with reading(place) as (index, _):
+        left = [(job.cluster, job.job_id) for job in find_jobs(index, JobFilter())]
+    assert sorted(left) == [("new", 1), ("new", 2), ("old", 2)]
+
+
+def test_services_that_begin_at_the_same_moment_make_the_tables_once(place: IndexPlace) -> None:
+    begin, problems = threading.Barrier(4), []
+
+    def start(number: int) -> None:
+        begin.wait()
+        try:
+            with writing(place, None) as index:
+                put(index, rows_of(card(number)))
+        except InspectorError as err:
+            problems.append(err)
+
+    threads = [threading.Thread(target=start, args=(number,)) for number in range(1, 5)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not problems
+    assert sorted(ids(place, JobFilter())) == [1, 2, 3, 4]
+
+
+# What may be wrong with a database, with what an administrator reads of it. Some return how to undo
+# it.
+
+Undo = Callable[[], object] | None
+
+
+def _is_down(postgres: Postgres, _database: str) -> Undo:
+    postgres.stop()
+    return postgres.start
+
+
+def _is_read_only(postgres: Postgres, database: str) -> Undo:
+    postgres.run_sql(database, f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    return None
+
+
+def _is_gone(postgres: Postgres, database: str) -> Undo:
+    postgres.run_sql("postgres", f"DROP DATABASE {database}")
+    return None
+
+
+def _is_newer(postgres: Postgres, database: str) -> Undo:
+    postgres.run_sql(database, "UPDATE schema_version SET version = version + 1")
+    return None
+
+
+def _lacks_a_column(postgres: Postgres, database: str) -> Undo:
+    postgres.run_sql(database, "ALTER TABLE jobs DROP COLUMN summary")
+    return None
+
+
+def _has_another_type(postgres: Postgres, database: str) -> Undo:
+    postgres.run_sql(database, "ALTER TABLE jobs ALTER COLUMN ranks TYPE timestamp USING now()")
+    return None
+
+
+def _lost_a_table(postgres: Postgres, database: str) -> Undo:
+    postgres.run_sql(database, "DROP TABLE kinds")
+    return None
+
+
+def _is_locked(postgres: Postgres, database: str) -> Undo:
+    connection = postgres.connect(database, "root")
+    connection.execute(text("LOCK TABLE jobs"))
+    return connection.close
+
+
+FAULTS: list[tuple[Callable[[Postgres, str], Undo], type[InspectorError], str]] = [
+    (_is_down, IndexUnavailableError, "cannot be used now: connection to server"),
+    (_is_read_only, IndexUnavailableError, "read-only transaction"),
+    (_is_gone, IndexUnavailableError, "does not exist"),
+    (_is_locked, IndexUnavailableError, "lock timeout"),
+    (_is_newer, InspectorError, "another release"),
+    (_lacks_a_column, BrokenIndexError, "not as this release made them"),
+    (_has_another_type, BrokenIndexError, "not as this release made them"),
+    (_lost_a_table, BrokenIndexError, "not as this release made them"),
+]
+
+
+@pytest.mark.parametrize(("hurt", "kind", "words"), FAULTS)
+def test_a_database_that_cannot_be_used_is_one_line(
+    postgres: Postgres, database: str, place: IndexPlace, monkeypatch: pytest.MonkeyPatch,
+    hurt: Callable[[Postgres, str], Undo], kind: type[InspectorError], words: str,
+) -> None:  # fmt: skip
+    keep(place, card(1))
+    monkeypatch.setattr(postgresql, "_LIMITS", "SET LOCAL lock_timeout = '200ms'")
+    undo = hurt(postgres, database)
+    try:
+        with pytest.raises(kind, match=words) as caught:
+            keep(place, card(2))
+    finally:
+        if undo:
+            undo()
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_without_the_right_to_make_the_role_it_is_said_who_must(
+    postgres: Postgres, place: IndexPlace
+) -> None:
+    postgres.run_sql("postgres", f"DROP ROLE IF EXISTS {postgresql.ADMINS}_x")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postgresql, "_MAKE_ROLE", f"CREATE ROLE {postgresql.ADMINS}_x")
+        postgres.run_sql("postgres", "ALTER ROLE nccl_inspector NOCREATEROLE")
+        try:
+            with pytest.raises(IndexUnavailableError, match="must run CREATE ROLE"):
+                keep(place, card(1))
+        finally:
+            postgres.run_sql("postgres", "ALTER ROLE nccl_inspector CREATEROLE")
+    with pytest.raises(InspectorError, match="no index yet"):
+        ids(place, JobFilter())
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgresql://amy:secret@db/nccl", "a password does not belong there"),
+        ("postgresql://db/nccl?password=secret", "a password does not belong there"),
+        ("mysql://db/nccl", "not an URL like postgresql"),
+        ("postgresql+asyncpg://db/nccl", "not an URL like postgresql"),
+        ("db", "not an URL like postgresql"),
+        ("postgresql://127.0.0.1:1/nccl", "cannot be used now: connection to server"),
+    ],
+)
+def test_a_setting_that_leads_nowhere_is_one_line_without_a_secret(url: str, words: str) -> None:
+    with pytest.raises(InspectorError, match=words) as caught:
+        ids(IndexPlace(Path("/none"), url), JobFilter())
+    assert "secret" not in str(caught.value)
+
+
+def test_a_text_that_no_database_takes_does_not_stop_a_report(place: IndexPlace) -> None:
+    keep(place, card(1, name="a\0b\ud800"))
+    with reading(place) as (index, _):
+        (job,) = find_jobs(index, JobFilter())
+    assert job.name == "a?b?"
