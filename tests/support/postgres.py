@@ -22,7 +22,7 @@ from sqlalchemy.pool import NullPool
 
 SERVICE = "nccl_inspector"
 _ACCOUNT = "postgres"  # of Debian's package; the server refuses root
-_SETTINGS = ("fsync=off", "listen_addresses=", "max_connections=40", "shared_buffers=64MB")
+_SETTINGS = ("listen_addresses=", "max_connections=40", "shared_buffers=64MB")
 
 
 def binaries() -> Path:
@@ -36,8 +36,9 @@ def binaries() -> Path:
 class Postgres:
     """The server, from outside."""
 
-    def __init__(self, folder: Path, user: str | int) -> None:
+    def __init__(self, folder: Path, user: str | int, fsync: bool) -> None:
         self.folder, self._user, self._numbers = folder, user, count(1)
+        self._settings = (*_SETTINGS, f"fsync={'on' if fsync else 'off'}")
         self._server: subprocess.Popen[bytes] | None = None
 
     def _run(self, program: str, *words: str) -> None:
@@ -52,7 +53,7 @@ class Postgres:
 
     def start(self) -> None:
         """Start it, and return when it answers."""
-        words = [word for one in _SETTINGS for word in ("-c", one)]
+        words = [word for one in self._settings for word in ("-c", one)]
         self._server = subprocess.Popen(
             [binaries() / "postgres", "-D", self.folder / "data", "-k", self.folder, *words],
             stdout=subprocess.DEVNULL, stderr=(self.folder / "log").open("ab"), cwd="/",
@@ -101,15 +102,15 @@ class Postgres:
 
 
 @contextmanager
-def server() -> Iterator[Postgres]:
-    """Give a running server."""
-    with tempfile.TemporaryDirectory(prefix="nccl-inspector-pg-", dir="/tmp") as name:
+def server(*, fsync: bool = False) -> Iterator[Postgres]:
+    """Give a running server. `fsync`: it keeps what it has committed even if the power is cut."""
+    with tempfile.TemporaryDirectory(prefix="nccl-inspector-pg-", dir="/var/tmp" if fsync else "/tmp") as name:
         folder = Path(name)
         folder.chmod(0o755)
         user: str | int = os.geteuid()
         if not user:
             shutil.chown(folder, user := _ACCOUNT)
-        found = Postgres(folder, user)
+        found = Postgres(folder, user, fsync)
         found.make()
         found.start()
         try:

@@ -9,6 +9,7 @@ libpq takes it from its password file, a service file, or the environment of the
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import URL, make_url
@@ -40,6 +41,10 @@ DO $$ BEGIN
 END $$
 """
 _OWN = """("user" = current_user::text AND uid IS NOT NULL)"""
+# By the catalogue's rows: to_regclass would not see what others made during our transaction.
+_HAS_TABLES = """
+SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'schema_version' AND pg_table_is_visible(oid))
+"""
 _SEES_ALL = f"""
 SELECT NOT row_security_active('jobs') OR EXISTS (
   SELECT FROM pg_roles WHERE rolname = '{ADMINS}' AND pg_has_role(oid, 'USAGE'))
@@ -81,7 +86,7 @@ def _rights() -> Iterator[str]:
 
 def _version(connection: Connection) -> int:
     """Return the version of the schema; 0: there is none."""
-    if connection.scalar(text("SELECT to_regclass('schema_version') IS NULL")):
+    if not connection.scalar(text(_HAS_TABLES)):
         return 0
     return int(connection.scalar(text("SELECT version FROM schema_version")) or 0)
 
@@ -92,8 +97,10 @@ def _make_tables(connection: Connection, where: str) -> None:
     Raises:
         InspectorError: another release made them, or the database's administrator must help.
     """
-    connection.execute(text(f"SELECT pg_advisory_xact_lock({_MAKING})"))
     version = _version(connection)
+    if not version:
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({_MAKING})"))
+        version = _version(connection)  # another service may have been faster
     if version not in (0, VERSION):
         raise InspectorError(f"{where}: written by another release (schema {version})")
     if version:
@@ -138,12 +145,17 @@ def _errors_of(where: str) -> Iterator[None]:
         raise IndexUnavailableError(f"{where}: cannot be used now: {_words(err)}") from err
 
 
+@cache
 def _engine(url: URL) -> Engine:
+    """Return what knows the database's dialect and our statements; it keeps no session."""
     try:
         usual = {name: value for name, value in _CONNECT.items() if name not in url.query}
-        # Not prepared: a pooler may give the next transaction another session.
         return create_engine(
-            url, poolclass=NullPool, connect_args={**usual, "prepare_threshold": None}
+            url,
+            poolclass=NullPool,
+            use_native_hstore=False,  # or it asks for that type at each login
+            # Not prepared: a pooler may give the next transaction another session.
+            connect_args={**usual, "prepare_threshold": None},
         )
     except ModuleNotFoundError:
         raise

@@ -195,7 +195,7 @@ def others_past(
         alike = (
             select(
                 JOBS.c.job_id, KINDS.c.bus_gbs, KINDS.c.time_ns, JOBS.c.uid, JOBS.c.user,
-                *_KEY_COLUMNS, KINDS.c.job, place.label("place"),
+                KINDS.c.job, place.label("place"),
             )
             .join(JOBS, JOBS.c.key == KINDS.c.job)
             .where(
@@ -207,5 +207,8 @@ def others_past(
         )  # fmt: skip
         first = select(alike).where(alike.c.place <= JOBS_MAX)
         first = first.order_by(alike.c.place, alike.c.job.desc()).limit(_OTHERS_ROWS_MAX)
-        found[key] = list(_past(row[:-2] for row in index.execute(first)))
+        found[key] = [
+            PastKind(key, number, gbs, time_ns, _owner(uid, user))
+            for number, gbs, time_ns, uid, user, *_ in index.execute(first)
+        ]
     return found
