@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection, text
@@ -20,7 +21,14 @@ from nccl_inspector.analysis.history.slow_nodes import score_nodes
 from nccl_inspector.model.card import HEALTHY, NVLINK
 from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.index import IndexPlace, put, reading, writing
-from nccl_inspector.store.queries import JobFilter, Owner, find_jobs, last_jobs, others_past, own_past
+from nccl_inspector.store.queries import (
+    JobFilter,
+    Owner,
+    find_jobs,
+    last_jobs,
+    others_past,
+    own_past,
+)
 from nccl_inspector.store.tables import METADATA
 from tests.support.postgres import Postgres, server
 from tests.support.stored_cards import UID, card
@@ -32,7 +40,7 @@ _JOBS = f"""
 INSERT INTO jobs (key, cluster, job_id, restart, uid, "user", account, partition, name, array_task,
   script, state, start_s, end_s, num_nodes, nodelist, ranks, status, cause, confidence, summary,
   criticals, warnings, infos, cost_s, mixed_gbs, waiting_share, switches_asked)
-SELECT n, CASE n % 10 WHEN 0 THEN 'west' ELSE 'c1' END, n, 0, {UID} + n % {USERS},
+SELECT n, CASE n / {USERS} % 10 WHEN 0 THEN 'west' ELSE 'c1' END, n, 0, {UID} + n % {USERS},
   'u' || n % {USERS}, 'phys', 'p' || n % 40, 'train', '', '', 'COMPLETED',
   {_BEGAN_S} + n * 10.0, {_BEGAN_S} + 3600 + n * 10.0, 2, 'n[1-2]', 16,
   CASE n % 100 WHEN 0 THEN 'DEGRADED' ELSE '{HEALTHY}' END,
@@ -86,6 +94,10 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
+def _nodes(index: Connection, last: int) -> object:
+    return score_nodes(last_jobs(index, last, "c1"))
+
+
 def questions(place: IndexPlace) -> Iterator[tuple[str, float]]:
     """Yield what was asked and how long the answer took, with the way to the database and back."""
 
@@ -108,16 +120,18 @@ def questions(place: IndexPlace) -> Iterator[tuple[str, float]]:
         "of a user who has none": JobFilter(user="nobody"),
     }
     for what, wanted in filters.items():
-        yield f"history: {what}", ask(lambda index, one=wanted: find_jobs(index, one))
+        yield f"history: {what}", ask(partial(find_jobs, wanted=wanted))
     for last in (1000, 10_000):
-        yield f"nodes --last {last}", ask(lambda index, n=last: score_nodes(last_jobs(index, n, "c1")))
+        yield f"nodes --last {last}", ask(partial(_nodes, last=last))
     (kind,) = rows_of(card(7)).kinds
     keys = [kind.key]
-    yield "similar jobs of the user", ask(
-        lambda index: own_past(index, keys, Owner(UID + 7, "u7"), 7, "c1")
+    yield (
+        "similar jobs of the user",
+        ask(lambda index: own_past(index, keys, Owner(UID + 7, "u7"), 7, "c1")),
     )
-    yield "similar jobs of others", ask(
-        lambda index: others_past(index, keys, Owner(UID + 7, "u7"), 7, "c1")
+    yield (
+        "similar jobs of others",
+        ask(lambda index: others_past(index, keys, Owner(UID + 7, "u7"), 7, "c1")),
     )
 
 
@@ -128,7 +142,7 @@ def entries(place: IndexPlace, jobs: int) -> float:
         with writing(place, None) as index:
             put(index, rows_of(card(jobs + number, named="n1")))
 
-    return statistics.median(_seconds(lambda at=at: enter(at)) for at in range(1, PUTS + 1))
+    return statistics.median(_seconds(partial(enter, at)) for at in range(1, PUTS + 1))
 
 
 @contextmanager

@@ -104,7 +104,9 @@ class Postgres:
 @contextmanager
 def server(*, fsync: bool = False) -> Iterator[Postgres]:
     """Give a running server. `fsync`: it keeps what it has committed even if the power is cut."""
-    with tempfile.TemporaryDirectory(prefix="nccl-inspector-pg-", dir="/var/tmp" if fsync else "/tmp") as name:
+    with tempfile.TemporaryDirectory(
+        prefix="nccl-inspector-pg-", dir="/var/tmp" if fsync else "/tmp"
+    ) as name:
         folder = Path(name)
         folder.chmod(0o755)
         user: str | int = os.geteuid()

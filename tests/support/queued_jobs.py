@@ -53,4 +53,4 @@ def left(config: Config, folder: str = "queue") -> list[str]:
 
 def stored(config: Config) -> list[int]:
     with reading(index_of(config)) as (index, _):
-        return sorted(job.job_id for job in find_jobs(index, JobFilter()))
+        return sorted(job.job_id for job in find_jobs(index, JobFilter(limit=10_000)))

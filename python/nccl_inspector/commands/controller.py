@@ -39,9 +39,10 @@ def controller(
     (controller_wait), and stores the report where the job's user and report_group can read it.
     """
     # Imported here, because the agent starts through the same cli.py and should not load them.
+    from nccl_inspector.controller.duty import alone, refuse_root
     from nccl_inspector.controller.remake_index import move
     from nccl_inspector.controller.remake_index import rebuild as rebuild_index
-    from nccl_inspector.controller.service import alone, run_controller
+    from nccl_inspector.controller.serve import serve, work_once
     from nccl_inspector.controller.status import read_status, status_text
     from nccl_inspector.controller.wiring import usual_makers
 
@@ -51,6 +52,7 @@ def controller(
     if show:
         click.echo(status_text(read_status(config.controller_dir), time.time()), nl=False)
         return
+    refuse_root()
     if rebuild:
         with alone(config):
             try:
@@ -68,6 +70,8 @@ def controller(
         word = "take store_url out of" if target == "file" else f"set store_url = {target} in"
         click.echo(f"{done} jobs copied; now {word} nccl-inspector.conf and start the service")
         return
-    left = run_controller(config, usual_makers(config), once)
-    if once and left:
+    if not once:
+        serve(config, usual_makers(config))
+        return
+    if left := work_once(config, usual_makers(config)):
         click.echo(f"{left} ended jobs wait for their nodes' summaries, or for another try")

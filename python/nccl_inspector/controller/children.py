@@ -32,7 +32,7 @@ from nccl_inspector.system.printable import printable
 CHILD_S = 300.0
 VISIT_S = 75.0  # to open and read a path that a user chose; report/output.py gives up earlier
 ASK_S = 120.0
-BEAT_S = 10.0
+BEAT_S = 3.0
 REAP_S = 3.0  # a killed process ends within milliseconds, or hangs
 LEFT_MAX = 16
 LEFT_VISITS_MAX = 8  # from so many on, no user's path is opened

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main loop: look at the queue, and make the reports that are due, one at a time in a child.
+"""Look at the queue, and make the reports that are due, one at a time in a child.
 
 From time to time another child removes what is too old.
 
@@ -8,14 +8,9 @@ is opened by a child (children.py). If the files of a job make a child hang or c
 goes on with the next job and tries that one again a few times.
 """
 
-import faulthandler
-import fcntl
 import logging
-import os
-import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -28,16 +23,12 @@ from nccl_inspector.controller.notes import Notes
 from nccl_inspector.controller.outcome import DONE, LATER, Outcome
 from nccl_inspector.controller.pruning import prune
 from nccl_inspector.controller.queue import Entry, Queue
-from nccl_inspector.controller.report_child import Makers, make_report
 from nccl_inspector.controller.reused_uids import revoke
 from nccl_inspector.controller.shares import Shares, in_turns
 from nccl_inspector.controller.suspects import list_suspects
 from nccl_inspector.controller.unentered import are_noted, enter
-from nccl_inspector.errors import InspectorError
 from nccl_inspector.report.output import CPU_S as OUTPUT_CPU_S
 from nccl_inspector.settings.config import Config
-from nccl_inspector.system.notify import Notifier
-from nccl_inspector.system.wakeup import Wakeup
 
 PASS_S = 5.0
 PASS_MAX_S = 30.0  # then the queue is read again and users are ordered again
@@ -63,8 +54,14 @@ class Controller:
     """The service: the queue, and what it remembers between two passes."""
 
     def __init__(
-        self, config: Config, queue: Queue, make: Make, children: Children | None = None
+        self,
+        config: Config,
+        queue: Queue,
+        make: Make,
+        children: Children | None = None,
+        may_work: Callable[[], bool] = lambda: True,
     ) -> None:
+        """Begin with an empty memory. `may_work`: asked again and again, ends a pass early."""
         self._config, self._queue, self._make = config, queue, make
         self.children = children or Children()
         self._notes = Notes(config.controller_dir, self.children)
@@ -77,7 +74,7 @@ class Controller:
         self._enter_next_s = 0.0  # likewise
         self._storage_next_s = 0.0  # likewise, after the storage did not answer
         self._shares = Shares()
-        self.stopping = False
+        self._may_work = may_work
         self.is_behind = False  # the last pass ended before it had looked at all jobs
 
     def one_pass(self, *, at_once: bool = False) -> int:
@@ -90,27 +87,37 @@ class Controller:
         for known in (self._looked, self._not_before_s):
             for leader in known.keys() - groups.keys():
                 del known[leader]
-        left, begun_s = len(entries), time.monotonic()
+        begun_s = time.monotonic()
         self._shares.keep(groups, begun_s)
+        left = len(entries) - self._make_due(groups, begun_s, at_once)
+        if self._may_work() and (at_once or time.monotonic() >= self._enter_next_s):
+            self._enter()
+        if self._may_work() and (at_once or time.monotonic() >= self._prune_next_s):
+            self._tidy({number for one in entries for number in (one.job_id, one.leader)})
+        if self._may_work():  # or another service writes them
+            self._say_once(self._notes.write(left, self._queue.take_dropped(), self._lost))
+        return left
+
+    def _make_due(self, groups: Mapping[int, list[Entry]], begun_s: float, at_once: bool) -> int:
+        """Look at the jobs whose time it is; return how many ends are settled."""
         self.is_behind = False
+        settled = 0
         due = (one for one in self._in_turns(groups) if at_once or self._is_time(one))
-        while not (self.stopping or self.is_behind) and (batch := list(islice(due, LOOK_JOBS))):
+        while self._goes_on() and (batch := list(islice(due, LOOK_JOBS))):
             looks = self._look({leader: groups[leader] for leader in batch})
             if not looks:
                 break
             for leader in batch:
-                if self.stopping or self.is_behind:
+                if not self._goes_on():
                     self._looked.pop(leader, None)  # the next pass looks at it
                     continue
-                left -= self._settle(leader, groups[leader], looks.get(leader))
+                settled += self._settle(leader, groups[leader], looks.get(leader))
                 # So that a new user has a turn soon, however many ends others have queued.
                 self.is_behind = not at_once and time.monotonic() > begun_s + PASS_MAX_S
-        if not self.stopping and (at_once or time.monotonic() >= self._enter_next_s):
-            self._enter()
-        if not self.stopping and (at_once or time.monotonic() >= self._prune_next_s):
-            self._tidy({number for one in entries for number in (one.job_id, one.leader)})
-        self._say_once(self._notes.write(left, self._queue.take_dropped(), self._lost))
-        return left
+        return settled
+
+    def _goes_on(self) -> bool:
+        return self._may_work() and not self.is_behind
 
     def _in_turns(self, groups: Mapping[int, Sequence[Entry]]) -> list[int]:
         """Return the jobs in the order in which to look at them, fair to their users."""
@@ -228,7 +235,7 @@ class Controller:
             log.info("job %d: report of attempt %d stored%s", leader, due.attempt, some)
             self._say_once(outcome.detail)
             return due.entries
-        if outcome.word == LATER or self.stopping:  # systemd ends the child together with us
+        if outcome.word == LATER or not self._may_work():  # systemd ends the child together with us
             for entry in marked:
                 self._queue.count_try(entry, tries - 1)
             self._say_once(f"job {leader}: not yet: {outcome.detail}")
@@ -252,63 +259,3 @@ class Controller:
                 self._said.clear()
             self._said.add(words)
             log.warning("%s", words)
-
-
-@contextmanager
-def alone(config: Config) -> Iterator[Queue]:
-    """Give the queue, locked so that only one service uses it.
-
-    Raises:
-        InspectorError: there is no queue, another service uses it, or this process is root.
-    """
-    if os.geteuid() == 0:
-        raise InspectorError(
-            "root does not read users' measurements: run it as report_user or SlurmUser"
-        )
-    queue = Queue(config.controller_dir)
-    try:
-        fcntl.flock(queue.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield queue
-    except BlockingIOError as err:
-        raise InspectorError(f"another controller service runs on {config.controller_dir}") from err
-    finally:
-        queue.close()
-
-
-def run_controller(config: Config, makers: Makers, once: bool) -> int:
-    """Serve until a signal comes, or make one pass; return how many ended jobs are left.
-
-    systemd hears READY once the queue is ours, because the first pass may take long to make
-    reports, and WATCHDOG from the loop, also while it waits for a child.
-
-    Raises:
-        InspectorError: as for `alone`.
-    """
-    notifier = Notifier()
-    with alone(config) as queue:
-        controller = Controller(
-            config,
-            queue,
-            lambda due: make_report(due, config, makers),
-            Children(beat=notifier.beat),
-        )
-        if once:
-            return controller.one_pass(at_once=True)
-        faulthandler.enable()
-
-        def stop(_number: int, _frame: object) -> None:
-            controller.stopping = True
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
-        wakeup = Wakeup()
-        log.info("the service runs on %s", config.controller_dir)
-        notifier.ready()
-        left = 0
-        while not controller.stopping:
-            left = controller.one_pass()
-            notifier.beat()
-            wakeup.wait(0.0 if controller.is_behind else PASS_S)
-        notifier.stopping()
-        wakeup.close()
-        return left

@@ -117,6 +117,9 @@ def _make_tables(connection: Connection, where: str) -> None:
     METADATA.create_all(connection)
     connection.execute(text("CREATE TABLE schema_version (version INTEGER NOT NULL)"))
     connection.execute(text(f"INSERT INTO schema_version VALUES ({VERSION})"))
+    connection.execute(
+        text("CREATE TABLE leases (cluster TEXT PRIMARY KEY, holder TEXT, until_at TIMESTAMPTZ)")
+    )
     for statement in _rights():
         connection.execute(text(statement))
 

@@ -6,11 +6,11 @@ Where jobs of many users are looked at, each user gets a share.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, and_, func, not_, or_, select
+from sqlalchemy import Column, Connection, Select, and_, func, not_, or_, select
 
 from nccl_inspector.analysis.history.baseline import JOBS_MAX, PastKind
 from nccl_inspector.analysis.history.slow_nodes import ScoredJob
@@ -28,6 +28,7 @@ _NEAR_JOBS = 5000  # the latest of all users
 _OTHERS_ROWS_MAX = 4000
 _SUCCESSFUL = or_(JOBS.c.state == "COMPLETED", and_(JOBS.c.state == "", JOBS.c.status != "FAILED"))
 _ENDED = JOBS.c.end_s.is_not(None)
+_AT_ONCE = 500  # jobs whose rows are asked for at a time; some SQLite take 999 values
 _SHARES = 4  # times more jobs that are looked at, to give each user a share
 
 
@@ -93,6 +94,14 @@ def _latest(limit: int, cluster: str) -> Select[Any]:
     )
 
 
+def _of_jobs(
+    index: Connection, query: Select[Any], column: Column[Any], keys: Sequence[int]
+) -> Iterator[Any]:
+    """Yield the rows of these jobs. By their keys, a database needs no plan for all jobs."""
+    for first in range(0, len(keys), _AT_ONCE):
+        yield from index.execute(query.where(column.in_(keys[first : first + _AT_ONCE])))
+
+
 def last_jobs(index: Connection, limit: int, cluster: str = "") -> list[ScoredJob]:
     """Return the last jobs with their nodes, the latest first, with a share for each user.
 
@@ -111,18 +120,19 @@ def last_jobs(index: Connection, limit: int, cluster: str = "") -> list[ScoredJo
             f"jobs of several clusters are in the index ({', '.join(clusters)}): name one, with "
             "--cluster or by the setting cluster"
         )
+    keys = [one.key for one in latest]
     local: dict[int, dict[str, float]] = defaultdict(dict)
     named: dict[int, set[str]] = defaultdict(set)
     nodes = select(JOB_NODES.c.job, NODES.c.name, JOB_NODES.c.local, JOB_NODES.c.named)
     nodes = nodes.join(NODES, NODES.c.id == JOB_NODES.c.node)
-    for job, node, value, is_named in index.execute(nodes.where(JOB_NODES.c.job.in_(chosen))):
+    for job, node, value, is_named in _of_jobs(index, nodes, JOB_NODES.c.job, keys):
         local[job][node] = value
         if is_named:
             named[job].add(node)
     kinds: dict[int, list[tuple[KindKey, float, float]]] = defaultdict(list)
     measured = select(KINDS.c.job, KINDS.c.bus_gbs, KINDS.c.busy_ns, *_KEY_COLUMNS)
-    measured = measured.where(KINDS.c.job.in_(chosen), KINDS.c.bus_gbs > 0)
-    for job, gbs, busy_ns, *key in index.execute(measured):
+    measured = measured.where(KINDS.c.bus_gbs > 0)
+    for job, gbs, busy_ns, *key in _of_jobs(index, measured, KINDS.c.job, keys):
         kinds[job].append((KindKey(*key), gbs, busy_ns))
     return [
         ScoredJob(job_id, local[key], frozenset(named[key]), tuple(kinds[key]), _owner(uid, user))
@@ -132,11 +142,6 @@ def last_jobs(index: Connection, limit: int, cluster: str = "") -> list[ScoredJo
 
 def _owner(uid: int | None, user: str) -> str:
     return f"{'-' if uid is None else uid} {user}"
-
-
-def _past(rows: Iterable[Any]) -> Iterator[PastKind]:
-    for job_id, gbs, time_ns, uid, user, *key in rows:
-        yield PastKind(KindKey(*key), job_id, gbs, time_ns, _owner(uid, user))
 
 
 def _of_cluster(cluster: str) -> list[Any]:
@@ -154,27 +159,26 @@ def own_past(
     found: dict[KindKey, list[PastKind]] = {key: [] for key in keys}
     if owner.uid is None:
         return found
-    own = select(JOBS.c.key).where(
+    own = select(JOBS.c.key, JOBS.c.job_id, JOBS.c.uid, JOBS.c.user).where(
         JOBS.c.uid == owner.uid, JOBS.c.user == owner.user, JOBS.c.job_id != job_id, _ENDED,
         _SUCCESSFUL, *_of_cluster(cluster),
     )  # fmt: skip
     own = own.order_by(JOBS.c.end_s.desc(), JOBS.c.key.desc()).limit(_OWN_JOBS)
-    of_kind = {(key.func, key.size_class) for key in found}
-    rows = index.execute(
-        select(
-            JOBS.c.job_id, KINDS.c.bus_gbs, KINDS.c.time_ns, JOBS.c.uid, JOBS.c.user,
-            *_KEY_COLUMNS,
-        )
-        .join(JOBS, JOBS.c.key == KINDS.c.job)
-        .where(KINDS.c.job.in_(own), KINDS.c.bus_gbs > 0)
-        .order_by(KINDS.c.job.desc())
+    jobs = {key: row for key, *row in index.execute(own)}
+    measured = select(KINDS.c.job, KINDS.c.bus_gbs, KINDS.c.time_ns, *_KEY_COLUMNS).where(
+        KINDS.c.bus_gbs > 0, KINDS.c.func.in_({key.func for key in found}),
+        KINDS.c.size_class.in_({key.size_class for key in found}),
     )  # fmt: skip
+    last_first = measured.order_by(KINDS.c.job.desc())
     room: dict[tuple[KindKey, bool], int] = defaultdict(lambda: _PAST_MAX)
     wanted: dict[tuple[str, int], list[KindKey]] = defaultdict(list)
     for key in found:
         wanted[key.func, key.size_class].append(key)
-    for one in _past(row for row in rows if (row.func, row.size_class) in of_kind):
-        for key in wanted[one.key.func, one.key.size_class]:
+    rows = _of_jobs(index, last_first, KINDS.c.job, sorted(jobs, reverse=True))
+    for job, gbs, time_ns, *its_key in rows:
+        number, uid, user = jobs[job]
+        one = PastKind(KindKey(*its_key), number, gbs, time_ns, _owner(uid, user))
+        for key in wanted.get((one.key.func, one.key.size_class), ()):
             room[key, one.key == key] -= 1
             if room[key, one.key == key] >= 0:
                 found[key].append(one)

@@ -15,10 +15,11 @@ import pytest
 from nccl_inspector.controller import children, service
 from nccl_inspector.controller.children import Children
 from nccl_inspector.controller.due_reports import SETTLE_S
+from nccl_inspector.controller.duty import alone
 from nccl_inspector.controller.outcome import Outcome
 from nccl_inspector.controller.queue import TORN_S, Queue
 from nccl_inspector.controller.report_child import Makers, make_report
-from nccl_inspector.controller.service import TRIES_MAX, Controller, alone
+from nccl_inspector.controller.service import TRIES_MAX, Controller
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of several controller services works: the one that holds a lease in the database.
+
+A child renews the lease, so that a database that hangs does not stop the service, and a service
+that hangs does not keep the lease. The child renews only while the service gives signs of life, and
+ends with it. The service works only until the end of the lease, which it counts on its own steady
+clock from before it asked for it. So two services never work at the same time, whatever is cut
+off, except for a report that was begun in time.
+"""
+
+import mmap
+import os
+import secrets
+import select
+import socket
+import struct
+import time
+from contextlib import suppress
+from functools import partial
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.store.lease_row import give_lease, take_lease
+from nccl_inspector.system.child_process import start_child
+from nccl_inspector.system.printable import printable
+
+LEASE_S, RENEW_S = 10.0, 2.0
+BEAT_OLD_S = 12.0  # without a sign of life for so long the lease is not renewed
+_WORDS_BYTES = 400
+# Until when it is held, the last sign of life (both of time.monotonic()), length and text.
+_SHARED = struct.Struct(f"=ddI{_WORDS_BYTES}s")
+
+
+class Lease:
+    """The lease of this process; `words` says why it is not held."""
+
+    def __init__(self, url: str, cluster: str, *, needs_life: bool = True) -> None:
+        """Begin to ask for it, in a child. `needs_life`: it is renewed only after signs of life."""
+        self._url, self._cluster, self._needs_life = url, cluster, needs_life
+        self._host = socket.gethostname()
+        self._holder = f"{self._host} {os.getpid()} {secrets.token_hex(4)}"
+        self._shared = mmap.mmap(-1, _SHARED.size)
+        self._keeper, self._life = 0, -1
+        self._write(0.0, "no answer yet")
+        self.beat()
+
+    def _read(self) -> tuple[float, float, str]:
+        until_s, beat_s, length, words = _SHARED.unpack(self._shared[: _SHARED.size])
+        return until_s, beat_s, words[:length].decode("utf-8", "replace")
+
+    def _write(self, until_s: float, words: str) -> None:
+        """Say until when the lease is held, and what is known beside."""
+        data = words.encode("utf-8", "replace")[:_WORDS_BYTES]
+        struct.pack_into("=d", self._shared, 0, until_s)
+        struct.pack_into(f"=I{_WORDS_BYTES}s", self._shared, 16, len(data), data)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this service is the one that works."""
+        return time.monotonic() < self._read()[0]
+
+    @property
+    def words(self) -> str:
+        """Who holds it, or why nothing is known."""
+        return self._read()[2]
+
+    def beat(self) -> None:
+        """Give a sign of life; start the child that renews the lease, if it does not run."""
+        struct.pack_into("=d", self._shared, 8, time.monotonic())
+        if self._keeper and not os.waitpid(self._keeper, os.WNOHANG)[0]:
+            return
+        self._forget_keeper()
+        reading, self._life = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._keeper = start_child(partial(self._keep, reading), [reading])
+        finally:
+            os.close(reading)
+
+    def _forget_keeper(self) -> None:
+        if self._life >= 0:
+            os.close(self._life)
+        self._keeper, self._life = 0, -1
+
+    def close(self) -> None:
+        """Give the lease back, so that another service goes on at once."""
+        keeper = self._keeper
+        self._forget_keeper()
+        if keeper:
+            with suppress(ChildProcessError):
+                os.waitpid(keeper, 0)
+
+    def _keep(self, life: int) -> None:
+        """Renew the lease until the service ends."""
+        while not select.select([life], [], [], 0)[0]:
+            self._renew()
+            select.select([life], [], [], RENEW_S)
+        with suppress(InspectorError):
+            give_lease(self._url, self._cluster, self._holder)
+
+    def _renew(self) -> None:
+        held_s, beat_s, _ = self._read()
+        asked_s = time.monotonic()
+        if self._needs_life and asked_s - beat_s > BEAT_OLD_S:
+            return
+        try:
+            holder = take_lease(self._url, self._cluster, self._holder, LEASE_S)
+        except InspectorError as err:
+            self._write(held_s, str(err))
+            return
+        if holder == self._holder:
+            self._write(asked_s + LEASE_S, "the database does not answer")  # if it runs out
+        else:
+            host = printable(holder.partition(" ")[0])
+            self._write(0.0, f"the service on {host} works on these jobs")

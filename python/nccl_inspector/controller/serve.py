@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of the controller service: wait until it is the one that works, and make passes."""
+
+import faulthandler
+import logging
+import signal
+
+from nccl_inspector.controller.children import Children
+from nccl_inspector.controller.duty import Duty, alone, duty_on
+from nccl_inspector.controller.queue import Queue
+from nccl_inspector.controller.report_child import Makers, make_report
+from nccl_inspector.controller.service import PASS_S, Controller
+from nccl_inspector.settings.config import Config
+from nccl_inspector.system.notify import Notifier
+from nccl_inspector.system.wakeup import Wakeup
+
+STANDBY_S = 1.0  # between looks whether it is our turn
+log = logging.getLogger("nccl-inspector-controller")
+
+
+class _Service:
+    """What the loop and its signals share."""
+
+    def __init__(self, config: Config, makers: Makers, queue: Queue) -> None:
+        self.stopping = False
+        self._config, self._makers, self._queue = config, makers, queue
+        self._notifier = Notifier()
+        self._duty: Duty = duty_on(queue, config)
+        self._said = ""
+
+    def _beat(self) -> None:
+        self._notifier.beat()
+        self._duty.beat()
+
+    def _may_work(self) -> bool:
+        return self._duty.is_held and not self.stopping
+
+    def stop(self, _number: int, _frame: object) -> None:
+        """Handle a signal: end after what is done now."""
+        self.stopping = True
+
+    def _say(self, words: str) -> None:
+        """Log who works, if that has changed."""
+        if words != self._said:
+            log.info("%s", words)
+            self._said = words
+
+    def run(self) -> int:
+        """Serve until a signal comes; return how many ended jobs are left.
+
+        systemd hears READY once the queue is open, because the first pass may take long to make
+        reports, and WATCHDOG from the loop, also while it waits for a child or for its turn.
+        """
+        wakeup = Wakeup()
+        self._notifier.ready()
+        try:
+            left = 0
+            while not self.stopping:
+                self._beat()
+                if self._duty.is_held:
+                    self._say(f"the service works on {self._config.controller_dir}")
+                    left = self._work(wakeup)
+                else:
+                    self._say(f"waiting: {self._duty.words}")
+                    wakeup.wait(STANDBY_S)
+            self._notifier.stopping()
+            return left
+        finally:
+            self._duty.close()
+            wakeup.close()
+
+    def _work(self, wakeup: Wakeup) -> int:
+        """Make passes while we may; what another service has noted meanwhile is read anew."""
+        controller = Controller(
+            self._config, self._queue,
+            lambda due: make_report(due, self._config, self._makers),
+            Children(beat=self._beat), self._may_work,
+        )  # fmt: skip
+        left = 0
+        while self._may_work():
+            left = controller.one_pass()
+            self._beat()
+            wakeup.wait(0.0 if controller.is_behind else PASS_S)
+        return left
+
+
+def serve(config: Config, makers: Makers) -> int:
+    """Serve until SIGTERM or SIGINT; return how many ended jobs are left.
+
+    Raises:
+        InspectorError: there is no queue.
+    """
+    queue = Queue(config.controller_dir)
+    try:
+        service = _Service(config, makers, queue)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, service.stop)
+        faulthandler.enable()
+        return service.run()
+    finally:
+        queue.close()
+
+
+def work_once(config: Config, makers: Makers) -> int:
+    """Make one pass, without the service; return how many ended jobs are left."""
+    with alone(config) as queue:
+        controller = Controller(config, queue, lambda due: make_report(due, config, makers))
+        return controller.one_pass(at_once=True)
