@@ -13,8 +13,8 @@ class CutSocket:
 
     def __init__(self, folder: Path, server: Path) -> None:
         """Begin to hand on."""
-        self._server, self._is_cut = server, threading.Event()
-        self._silent: list[socket.socket] = []
+        self._server, self._is_whole = server, threading.Event()
+        self._is_whole.set()
         folder.mkdir()
         folder.chmod(0o755)
         self._listening = socket.socket(socket.AF_UNIX)
@@ -25,11 +25,11 @@ class CutSocket:
 
     def cut(self) -> None:
         """Let nothing through in either direction; nobody is told."""
-        self._is_cut.set()
+        self._is_whole.clear()
 
     def mend(self) -> None:
-        """Hand on again; connections of before stay dead."""
-        self._is_cut.clear()
+        """Hand on again; connections of before are closed."""
+        self._is_whole.set()
 
     def close(self) -> None:
         """Take no more connections."""
@@ -42,10 +42,10 @@ class CutSocket:
                 threading.Thread(target=self._hand_on, args=(client,), daemon=True).start()
 
     def _hand_on(self, client: socket.socket) -> None:
-        if self._is_cut.is_set():
-            self._silent.append(client)  # it stays open: a cut is silent
-            return
         with suppress(OSError), client, socket.socket(socket.AF_UNIX) as server:
+            if not self._is_whole.is_set():
+                self._is_whole.wait()
+                return
             server.connect(str(self._server))
             with selectors.DefaultSelector() as ready:
                 ready.register(client, selectors.EVENT_READ, server)
@@ -57,6 +57,7 @@ class CutSocket:
                         data = source.recv(1 << 16)
                         if not data:
                             return
-                        if self._is_cut.is_set():
-                            threading.Event().wait()  # this connection is dead for good
+                        if not self._is_whole.is_set():
+                            self._is_whole.wait()
+                            return
                         key.data.sendall(data)

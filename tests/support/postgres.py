@@ -39,6 +39,7 @@ class Postgres:
     def __init__(self, folder: Path, user: str | int, fsync: bool) -> None:
         self.folder, self._user, self._numbers = folder, user, count(1)
         self._settings = (*_SETTINGS, f"fsync={'on' if fsync else 'off'}")
+        self._owners: set[str] = set()
         self._server: subprocess.Popen[bytes] | None = None
 
     def _run(self, program: str, *words: str) -> None:
@@ -92,12 +93,13 @@ class Postgres:
             for one in statements:
                 connection.execute(text(one))
 
-    def new_database(self) -> str:
-        """Make an empty database that the service owns; return its name."""
+    def new_database(self, owner: str = SERVICE) -> str:
+        """Make an empty database that the service's account owns; return its name."""
         name = f"d{next(self._numbers)}"
-        if name == "d1":
-            self.run_sql("postgres", f"CREATE ROLE {SERVICE} LOGIN CREATEROLE")
-        self.run_sql("postgres", f"CREATE DATABASE {name} OWNER {SERVICE}")
+        if owner not in self._owners:
+            self.run_sql("postgres", f'CREATE ROLE "{owner}" LOGIN CREATEROLE')
+            self._owners.add(owner)
+        self.run_sql("postgres", f'CREATE DATABASE {name} OWNER "{owner}"')
         return name
 
 
