@@ -200,5 +200,6 @@ def test_under_load_nothing_is_lost_and_nothing_is_done_twice(pair: Pair, open_p
     )
     twice = {job: count for job, count in told.items() if count > 1}
     print(f"taken over after {', '.join(f'{one:.1f}' for one in took_s)} s; twice: {twice}")
-    assert len(told) == len(jobs)
+    assert all((pair.config.store_dir / f"{job}" / "0.json").exists() for job in jobs)
+    assert left(pair.config, "failed") == []
     assert len(twice) <= len(took_s), "only what was at work when a service was frozen or cut off"
