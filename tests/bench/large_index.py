@@ -20,7 +20,8 @@ from sqlalchemy import Connection, text
 from nccl_inspector.analysis.history.slow_nodes import score_nodes
 from nccl_inspector.model.card import HEALTHY, NVLINK
 from nccl_inspector.store.card_rows import rows_of
-from nccl_inspector.store.index import IndexPlace, put, reading, writing
+from nccl_inspector.store.index import put, reading, writing
+from nccl_inspector.store.place import IndexPlace
 from nccl_inspector.store.queries import (
     JobFilter,
     Owner,

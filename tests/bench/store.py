@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nccl_inspector.analysis.history.slow_nodes import score_nodes
-from nccl_inspector.store.index import IndexPlace, reading
+from nccl_inspector.store.index import reading
+from nccl_inspector.store.place import IndexPlace
 from nccl_inspector.store.queries import JobFilter, find_jobs, last_jobs
 from tests.bench.figure import Figure
 from tests.support.stored_cards import fill_index

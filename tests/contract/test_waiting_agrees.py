@@ -23,7 +23,8 @@ from nccl_inspector.model.process import FUNCS, Process
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.report.figures import total_waiting
 from nccl_inspector.store.card_rows import rows_of
-from nccl_inspector.store.index import IndexPlace, put, reading, writing
+from nccl_inspector.store.index import put, reading, writing
+from nccl_inspector.store.place import IndexPlace
 from nccl_inspector.store.queries import JobFilter, find_jobs
 from nccl_inspector.summary.attempts import Loaded
 from tests.support import json_lines

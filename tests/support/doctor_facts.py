@@ -117,6 +117,7 @@ def _controller() -> Controller:
         service=ServiceStatus(written_s=1.0),
         age_s=4.0,
         failed=0,
+        unentered=(0, 0.0),
         unit=unit,
         timer=timer,
     )

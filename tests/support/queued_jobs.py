@@ -9,7 +9,8 @@ from nccl_inspector.controller.queue import Queue
 from nccl_inspector.controller.report_child import Makers, make_report
 from nccl_inspector.controller.service import Controller
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import index_of, reading
+from nccl_inspector.store.index import reading
+from nccl_inspector.store.place import index_of
 from nccl_inspector.store.queries import JobFilter, find_jobs
 from nccl_inspector.summary.codec import encode, encode_process
 from tests.support.boxes import MS, BoxOf, CommOf, KeyOf, write_box

@@ -27,7 +27,8 @@ from nccl_inspector.model.card import (
     Verdict,
 )
 from nccl_inspector.store.card_rows import JobRow, rows_of
-from nccl_inspector.store.index import IndexPlace, put, reading, writing
+from nccl_inspector.store.index import put, reading, writing
+from nccl_inspector.store.place import IndexPlace
 from nccl_inspector.store.queries import JobFilter, find_jobs
 from nccl_inspector.store.tables import JOB_NODES, JOBS, KINDS, NODES
 from tests.support.boxes import fixed_chance

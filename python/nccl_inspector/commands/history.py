@@ -72,7 +72,8 @@ def history(
     Users see their own jobs; members of report_group see all jobs. Exit status 1: there is no
     index.
     """
-    from nccl_inspector.store.index import index_of, reading
+    from nccl_inspector.store.index import reading
+    from nccl_inspector.store.place import index_of
     from nccl_inspector.store.queries import JobFilter, find_jobs
     from nccl_inspector.store.text import jobs_text
 

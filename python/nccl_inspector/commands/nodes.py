@@ -35,7 +35,8 @@ def nodes(
     node. If you see only your own jobs, each job counts.
     """
     from nccl_inspector.analysis.history.slow_nodes import score_nodes
-    from nccl_inspector.store.index import index_of, reading
+    from nccl_inspector.store.index import reading
+    from nccl_inspector.store.place import index_of
     from nccl_inspector.store.queries import last_jobs
     from nccl_inspector.store.text import nodes_text
 

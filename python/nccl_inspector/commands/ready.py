@@ -22,7 +22,7 @@ from nccl_inspector.settings.config import read_config
 
 if TYPE_CHECKING:
     from nccl_inspector.analysis.history.slow_nodes import NodeScore
-    from nccl_inspector.store.index import IndexPlace
+    from nccl_inspector.store.place import IndexPlace
 
 LIMIT_S = 2.0
 _OWN_JOBS = 200
@@ -30,13 +30,21 @@ _NODELISTS = "SLURM_JOB_NODELIST", "SLURM_NODELIST"
 
 
 def _own_scores(place: "IndexPlace") -> "list[NodeScore]":
-    """Return the scores of nodes by the jobs that the caller may see."""
-    from nccl_inspector.analysis.history.slow_nodes import score_nodes
-    from nccl_inspector.store.index import reading
-    from nccl_inspector.store.queries import last_jobs
+    """Return the scores of nodes by the jobs that the caller may see.
 
+    Raises:
+        InspectorError: there is an index, and it cannot be read here.
+    """
     if not place.is_ours_to_read:
         return []  # the caller has had no job
+    try:
+        from nccl_inspector.analysis.history.slow_nodes import score_nodes
+        from nccl_inspector.store.index import reading
+        from nccl_inspector.store.queries import last_jobs
+    except ModuleNotFoundError:  # as on most nodes
+        raise InspectorError(
+            "your own jobs: slurm-nccl-inspector-tools is not installed on this host"
+        ) from None
     with reading(place) as (index, all_jobs):
         jobs = last_jobs(index, _OWN_JOBS, place.cluster)
         return score_nodes(jobs, each_job=not all_jobs)
@@ -72,7 +80,7 @@ def ready(conf: Path | None, nodelist: str, max_requeues: int, as_json: bool) ->
     """
     from nccl_inspector.doctor.bounded import gather
     from nccl_inspector.doctor.facts import CannotTell
-    from nccl_inspector.store.index import index_of
+    from nccl_inspector.store.place import index_of
     from nccl_inspector.store.ready import judge_allocation, ready_lines
     from nccl_inspector.store.suspects import read_suspects
 

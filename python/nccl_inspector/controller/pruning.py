@@ -22,8 +22,8 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.model.wording import number
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import export_user, forget, index_of, writing
-from nccl_inspector.store.sqlite_file import user_index
+from nccl_inspector.store.index import export_user, forget, writing
+from nccl_inspector.store.place import index_of, user_index
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.remove_tree import remove_tree
 from nccl_inspector.system.safe_files import entry_names

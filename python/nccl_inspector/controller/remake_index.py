@@ -10,17 +10,10 @@ from sqlalchemy import Connection
 
 from nccl_inspector.controller.stored_rows import all_stored, group_id
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import (
-    IndexPlace,
-    export_user,
-    forget_all,
-    index_of,
-    put,
-    reading,
-    writing,
-)
+from nccl_inspector.store.index import export_user, forget_all, put, reading, writing
+from nccl_inspector.store.place import INDEX, IndexPlace, index_of
 from nccl_inspector.store.read_back import all_rows
-from nccl_inspector.store.sqlite_file import INDEX, writing_file
+from nccl_inspector.store.sqlite_file import writing_file
 
 FILE = "file"  # the target that is the file in store_dir
 

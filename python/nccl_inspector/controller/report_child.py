@@ -21,8 +21,9 @@ from nccl_inspector.controller.unentered import note
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card, Job
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import export_user, index_of, put, writing
+from nccl_inspector.store.index import export_user, put, writing
 from nccl_inspector.store.owner import is_owner
+from nccl_inspector.store.place import index_of
 from nccl_inspector.summary.attempts import Loaded, load_summaries
 from nccl_inspector.system.write_as_user import Target, write_report_file
 
@@ -90,7 +91,7 @@ def store_card(card: Card, loaded: Loaded, config: Config, makers: Makers) -> st
     """Write report files and index rows; return what an administrator should know, as text.
 
     The JSON file is written last: after it the report counts as stored. Only an index that cannot
-    be written gets its rows later (unentered.py).
+    be written gets its rows later (late_entries.py).
 
     Raises:
         InspectorError: there is no report_group.

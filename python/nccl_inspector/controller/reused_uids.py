@@ -20,9 +20,9 @@ from nccl_inspector.controller.stored_rows import group_id
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.wording import number
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import export_user, index_of, writing
+from nccl_inspector.store.index import export_user, writing
 from nccl_inspector.store.owner import has_name, is_owner
-from nccl_inspector.store.sqlite_file import user_index
+from nccl_inspector.store.place import index_of, user_index
 from nccl_inspector.store.tables import JOBS
 from nccl_inspector.summary.attempts import COMPONENTS_MAX
 from nccl_inspector.summary.directory import peek

@@ -18,6 +18,7 @@ from itertools import islice
 from nccl_inspector.controller.children import Children, NoAnswerError
 from nccl_inspector.controller.due_reports import Due, ToDo, group
 from nccl_inspector.controller.job_survey import look_at
+from nccl_inspector.controller.late_entries import enter
 from nccl_inspector.controller.missed_ends import LostEnds
 from nccl_inspector.controller.notes import Notes
 from nccl_inspector.controller.outcome import DONE, LATER, Outcome
@@ -26,7 +27,7 @@ from nccl_inspector.controller.queue import Entry, Queue
 from nccl_inspector.controller.reused_uids import revoke
 from nccl_inspector.controller.shares import Shares, in_turns
 from nccl_inspector.controller.suspects import list_suspects
-from nccl_inspector.controller.unentered import are_noted, enter
+from nccl_inspector.controller.unentered import are_noted
 from nccl_inspector.report.output import CPU_S as OUTPUT_CPU_S
 from nccl_inspector.settings.config import Config
 

@@ -10,7 +10,7 @@ from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.model.card import Card
 from nccl_inspector.render.json import BYTES_MAX, card_from_json
 from nccl_inspector.store.card_rows import CardRows, rows_of
-from nccl_inspector.store.index import IndexPlace
+from nccl_inspector.store.place import IndexPlace
 
 
 def group_id(name: str) -> int | None:

@@ -5,7 +5,8 @@ from nccl_inspector.analysis.history.slow_nodes import score_nodes
 from nccl_inspector.controller.outcome import DONE, LATER, Outcome
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import index_of, reading
+from nccl_inspector.store.index import reading
+from nccl_inspector.store.place import index_of
 from nccl_inspector.store.queries import last_jobs
 from nccl_inspector.store.suspects import (
     JOBS_LOOKED_AT,

@@ -4,8 +4,10 @@
 from nccl_inspector.controller.queue import DROPPED, QUEUE
 from nccl_inspector.doctor.check import Check, Role
 from nccl_inspector.doctor.facts import Controller, Facts, FileFacts, Storage, known
+from nccl_inspector.model.wording import elapsed, number
 
 STATUS_MAX_S = 300.0
+UNENTERED_MIN_S = 300.0  # the service tries again every minute
 _COLLECTING = frozenset({Role.NODE, Role.CONTROLLER})
 _CONTROLLER = frozenset({Role.CONTROLLER})
 _RWX, _WX, _X = 7, 3, 1
@@ -129,6 +131,16 @@ def _set_aside(facts: Facts) -> str:
         return ""
     count = known(service.failed)
     return f"{count} ends of jobs are in {service.folders['failed'].path}" if count else ""
+
+
+def _unentered(facts: Facts) -> str:
+    service = _set_up(facts)
+    if service is None:
+        return ""
+    count, oldest_s = known(service.unentered)
+    if oldest_s < UNENTERED_MIN_S:
+        return ""
+    return f"{number(count, 'report')} not in the index, the oldest for {elapsed(oldest_s)}"
 
 
 def _dropped(facts: Facts) -> str:
@@ -264,6 +276,17 @@ CHECKS = (
         mend="Read the .why file beside each, repair what it names, and move the entry back.",
         page="troubleshoot.md#step-5-is-the-report-stored",
         judge=_set_aside,
+    ),
+    Check(
+        id="reports-unentered",
+        roles=_CONTROLLER,
+        looks_at="state/unentered in controller_dir",
+        meaning="The index cannot be written. The reports are stored, but history and nodes do not "
+        "know them.",
+        mend="The journal of nccl-inspector-controller says why. The service tries again by "
+        "itself.",
+        page="large-sites.md#when-the-database-does-not-answer",
+        judge=_unentered,
     ),
     Check(
         id="ends-dropped",

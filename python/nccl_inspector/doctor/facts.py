@@ -289,6 +289,7 @@ class Controller:
     service: Fact[ServiceStatus]
     age_s: float
     failed: Fact[int]
+    unentered: Fact[tuple[int, float]]  # reports not in the index, and the age (s) of the oldest
     unit: Unit | None
     timer: Unit | None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nccl_inspector.controller.queue import DROPPED, FAILED, QUEUE, STATE
 from nccl_inspector.controller.status import ServiceStatus, read_status
+from nccl_inspector.controller.unentered import waiting
 from nccl_inspector.doctor.facts import CannotTell, Controller, Fact, Slurm
 from nccl_inspector.doctor.files import file_facts, read_text
 from nccl_inspector.doctor.read_node import read_unit
@@ -63,6 +64,10 @@ def read_controller(config: Config, slurm: Slurm, wanted: bool) -> Controller:
         )
     except OSError as err:
         failed = CannotTell(f"{err.filename}: {err.strerror}")
+    try:
+        unentered: Fact[tuple[int, float]] = waiting(config.controller_dir)
+    except OSError as err:
+        unentered = CannotTell(f"{err.filename}: {err.strerror}")
     slurm_uid = daemon_uid(slurm.config, "SlurmUser")
     return Controller(
         wanted or bool(named) or config.controller_dir.exists() or enabled,
@@ -74,6 +79,7 @@ def read_controller(config: Config, slurm: Slurm, wanted: bool) -> Controller:
         service,
         age_s,
         failed,
+        unentered,
         unit,
         timer,
     )

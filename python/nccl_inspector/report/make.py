@@ -7,7 +7,7 @@ from nccl_inspector.report.job_context import RequestedInputs, gather
 from nccl_inspector.report.kept_logs import kept_logs
 from nccl_inspector.report.similar import beside_similar
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import index_of
+from nccl_inspector.store.place import index_of
 from nccl_inspector.summary.attempts import Loaded
 
 

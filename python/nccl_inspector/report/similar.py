@@ -37,7 +37,8 @@ from nccl_inspector.model.card import (
     Verdict,
 )
 from nccl_inspector.model.transport import ON_NETWORK
-from nccl_inspector.store.index import IndexPlace, reading
+from nccl_inspector.store.index import reading
+from nccl_inspector.store.place import IndexPlace
 from nccl_inspector.store.queries import Owner, others_past, own_past
 
 # Share of the comparable operations' time. Among 32 kinds of a healthy job, some kind is low by

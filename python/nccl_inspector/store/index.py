@@ -8,55 +8,17 @@ By default it is a file in store_dir (sqlite_file.py); with store_url it is in a
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from nccl_inspector.settings.config import Config
 from nccl_inspector.store.card_rows import CardRows
+from nccl_inspector.store.place import IndexPlace
 from nccl_inspector.store.postgresql import reading_database, writing_database
-from nccl_inspector.store.sqlite_file import (
-    INDEX,
-    export_file,
-    is_readable,
-    reading_file,
-    writing_file,
-)
+from nccl_inspector.store.sqlite_file import export_file, reading_file, writing_file
 from nccl_inspector.store.tables import ENTITIES, JOB_NODES, JOBS, KINDS, NODES, OF_JOB
-
-
-@dataclass(frozen=True, slots=True)
-class IndexPlace:
-    """Where the index is, and which cluster's jobs are ours in it (empty: all)."""
-
-    store_dir: Path
-    url: str = ""
-    cluster: str = ""
-
-    @property
-    def file(self) -> Path:
-        """The index of all jobs, if it is a file."""
-        return self.store_dir / INDEX
-
-    @property
-    def is_there(self) -> bool:
-        """Whether it may be opened; a database is asked."""
-        return bool(self.url) or self.file.exists()
-
-    @property
-    def is_ours_to_read(self) -> bool:
-        """Whether the caller has something to read; a database is asked."""
-        return bool(self.url) or is_readable(self.store_dir)
-
-
-def index_of(config: Config) -> IndexPlace:
-    """Return the place of a site's index."""
-    return IndexPlace(
-        config.store_dir, config.store_url, config.cluster if config.store_url else ""
-    )
 
 
 @contextmanager

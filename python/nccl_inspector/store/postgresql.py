@@ -79,8 +79,8 @@ def _rights() -> Iterator[str]:
         yield f"CREATE POLICY admins ON {name} FOR SELECT TO {ADMINS} USING (true)"
     yield f"CREATE POLICY own ON jobs FOR SELECT USING {_OWN}"
     for table in OF_JOB:
-        # What a user sees of jobs, the policies of jobs decide. OFFSET lets the planner look up each
-        # job, and not collect all jobs of the user first.
+        # What a user sees of jobs, the policies of jobs decide. OFFSET makes the planner look up
+        # each job; else it collects all jobs of the user first.
         seen = f"EXISTS (SELECT FROM jobs WHERE jobs.key = {table.name}.job OFFSET 0)"
         yield f"CREATE POLICY of_job ON {table.name} FOR SELECT USING ({seen})"
 

@@ -21,12 +21,11 @@ from sqlalchemy.pool import NullPool
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.store.errors import BrokenIndexError, IndexUnavailableError
 from nccl_inspector.store.owner import current_name, is_owner
+from nccl_inspector.store.place import INDEX, user_index
 from nccl_inspector.store.sqlite_schema import migrate, version_of
 from nccl_inspector.store.tables import OF_JOB, VERSION
 from nccl_inspector.system.acl import allow
 
-INDEX = "index.db"
-USERS = "users"
 OWN_JOBS_MAX = 10_000  # the latest jobs in a user's own index
 _WRITER_WAITS_S, _READER_WAITS_S = 20, 5
 
@@ -98,11 +97,6 @@ def writing_file(path: Path, gid: int | None) -> Iterator[Connection]:
             yield connection
 
 
-def user_index(store_dir: Path, uid: int) -> Path:
-    """Return the path of a user's own index."""
-    return store_dir / USERS / f"{uid}.db"
-
-
 def export_file(path: Path, uid: int, gid: int | None) -> None:
     """Make a user's own index again from the index at `path`, readable by that user and the group.
 
@@ -164,11 +158,6 @@ def _refuse_former(file: sqlite3.Connection, store_dir: Path) -> None:
     names = [name for (name,) in file.execute("SELECT DISTINCT user FROM jobs")]
     if not all(is_owner(os.getuid(), name) for name in names):
         raise InspectorError(f"none of your jobs is in the index yet: {store_dir}")
-
-
-def is_readable(store_dir: Path) -> bool:
-    """Tell whether the caller may read the index of all jobs, or has one of his own."""
-    return os.access(store_dir / INDEX, os.R_OK) or user_index(store_dir, os.getuid()).exists()
 
 
 @contextmanager

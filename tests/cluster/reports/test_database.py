@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.settings.config import read_config
-from nccl_inspector.store.index import index_of
+from nccl_inspector.store.place import index_of
 from nccl_inspector.store.postgresql import ADMINS
 from nccl_inspector.store.queries import JobFilter
 from tests.sandbox import JOB_USER, wait_until

@@ -14,7 +14,8 @@ from nccl_inspector.controller.outcome import DONE
 from nccl_inspector.controller.suspects import list_suspects
 from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.store.card_rows import CardRows, rows_of
-from nccl_inspector.store.index import IndexPlace, export_user, index_of, put, writing
+from nccl_inspector.store.index import export_user, put, writing
+from nccl_inspector.store.place import IndexPlace, index_of
 from nccl_inspector.store.suspects import SUSPECTS
 from tests.support.command_line import COMMAND
 from tests.support.stored_cards import UID, card, communicator
@@ -119,6 +120,29 @@ def test_own_jobs_accuse_a_node_to_their_user(config: Config) -> None:
     done = ask(config, uid=UID, SLURM_JOB_NODELIST="n[6-8]")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "SLOW LATELY  n7: your jobs are slow on it (-" in done.stdout
+
+
+def test_a_node_without_what_reports_need_still_tells_the_listed_suspects(
+    config: Config, tmp_path: Path
+) -> None:
+    publish(config)
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.partition('.')[0] in ('sqlalchemy', 'numpy', 'psycopg'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+    )
+    tmp_path.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = ask(config, uid=os.getuid(), PYTHONPATH=path, SLURM_JOB_NODELIST="n[4-8]")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "not known    your own jobs: slurm-nccl-inspector-tools is not installed on this host",
+        "5 nodes: nothing is known against them",
+    ]
+    assert ask(config, uid=os.getuid(), PYTHONPATH=path).returncode == 1, "a node is a suspect"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 2}', '{"format": 1, "made_s": -1}'])

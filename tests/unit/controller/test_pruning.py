@@ -14,9 +14,9 @@ from nccl_inspector.controller import pruning
 from nccl_inspector.controller.pruning import CLOCK, prune
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import IndexPlace, index_of, reading
+from nccl_inspector.store.index import reading
+from nccl_inspector.store.place import IndexPlace, index_of, user_index
 from nccl_inspector.store.queries import JobFilter, find_jobs
-from nccl_inspector.store.sqlite_file import user_index
 from nccl_inspector.system.remove_tree import remove_tree
 from tests.support.queued_jobs import enqueue, run_pass, stored, summarize
 from tests.support.summaries import HEAD

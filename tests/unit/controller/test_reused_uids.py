@@ -16,9 +16,9 @@ from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
 from nccl_inspector.store.card_rows import rows_of
-from nccl_inspector.store.index import export_user, index_of, put, reading, writing
+from nccl_inspector.store.index import export_user, put, reading, writing
+from nccl_inspector.store.place import index_of, user_index
 from nccl_inspector.store.queries import JobFilter, find_jobs
-from nccl_inspector.store.sqlite_file import user_index
 from tests.support.queued_jobs import ended_job, enqueue, run_pass, stored, summarize
 from tests.support.stored_cards import UID, card
 from tests.support.summaries import HEAD

@@ -25,7 +25,7 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card
 from nccl_inspector.render.json import card_from_json
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.sqlite_file import INDEX
+from nccl_inspector.store.place import INDEX
 from nccl_inspector.store.suspects import read_suspects
 from nccl_inspector.summary.attempts import Loaded, load_summaries
 from nccl_inspector.summary.codec import encode

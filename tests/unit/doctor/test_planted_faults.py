@@ -98,6 +98,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "controller-service": {"controller.age_s": 4000.0},
     "controller-root": {"controller.unit.user": "root"},
     "reports-set-aside": {"controller.failed": 3},
+    "reports-unentered": {"controller.unentered": (3, 4000.0)},
     "ends-dropped": {"controller.service": ServiceStatus(dropped={"1000": 7})},
     "storage-hangs": {
         "controller.service": ServiceStatus(

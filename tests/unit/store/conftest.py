@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.store.index import IndexPlace
+from nccl_inspector.store.place import IndexPlace
 from tests.support.postgres import Postgres
 from tests.support.stored_cards import store_in
 

@@ -11,7 +11,8 @@ from nccl_inspector.render import tables
 from nccl_inspector.render.output_limits import PAGE
 from nccl_inspector.report.similar import beside_similar
 from nccl_inspector.store.card_rows import rows_of
-from nccl_inspector.store.index import IndexPlace, put, writing
+from nccl_inspector.store.index import put, writing
+from nccl_inspector.store.place import IndexPlace
 from tests.support import example_cards
 
 SPREAD = (1.0, 1.01, 0.99, 1.02, 0.98, 1.0)

@@ -11,7 +11,8 @@ from sqlalchemy import func, select
 from nccl_inspector.commands.nodes import nodes as nodes_command
 from nccl_inspector.model.card import Environment
 from nccl_inspector.store.card_rows import rows_of
-from nccl_inspector.store.index import IndexPlace, reading
+from nccl_inspector.store.index import reading
+from nccl_inspector.store.place import IndexPlace
 from nccl_inspector.store.queries import JobFilter, Owner, find_jobs, last_jobs, own_past
 from nccl_inspector.store.tables import ENTITIES, JOB_NODES, KINDS
 from tests.support.stored_cards import UID, card, communicator, ids, keep, operations

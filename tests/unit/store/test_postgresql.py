@@ -13,7 +13,8 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.store import postgresql
 from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.errors import BrokenIndexError, IndexUnavailableError
-from nccl_inspector.store.index import IndexPlace, forget, put, reading, writing
+from nccl_inspector.store.index import forget, put, reading, writing
+from nccl_inspector.store.place import IndexPlace
 from nccl_inspector.store.queries import JobFilter, find_jobs, last_jobs
 from nccl_inspector.store.tables import METADATA
 from tests.support.postgres import Postgres

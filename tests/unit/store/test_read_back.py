@@ -12,10 +12,10 @@ from nccl_inspector.controller.remake_index import FILE, move, rebuild
 from nccl_inspector.render.json import to_json
 from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.store.card_rows import CardRows
-from nccl_inspector.store.index import index_of, reading
+from nccl_inspector.store.index import reading
+from nccl_inspector.store.place import index_of, user_index
 from nccl_inspector.store.queries import JobFilter
 from nccl_inspector.store.read_back import all_rows
-from nccl_inspector.store.sqlite_file import user_index
 from tests.support import example_cards
 from tests.support.postgres import Postgres
 from tests.support.stored_cards import UID, card, ids, keep, store_in

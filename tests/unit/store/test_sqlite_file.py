@@ -18,9 +18,9 @@ from nccl_inspector.render.json import to_json
 from nccl_inspector.settings.config import parse_config
 from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.errors import BrokenIndexError
-from nccl_inspector.store.index import IndexPlace, export_user, put, writing
+from nccl_inspector.store.index import export_user, put, writing
+from nccl_inspector.store.place import INDEX, IndexPlace, user_index
 from nccl_inspector.store.queries import JobFilter
-from nccl_inspector.store.sqlite_file import INDEX, user_index
 from nccl_inspector.store.tables import VERSION
 from tests.support.command_line import COMMAND
 from tests.support.stored_cards import UID, card, ids, keep, store_in

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where an index is; this needs no database, so it is there on every host."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from nccl_inspector.settings.config import Config
+
+INDEX = "index.db"
+USERS = "users"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlace:
+    """Where the index is, and which cluster's jobs are ours in it (empty: all)."""
+
+    store_dir: Path
+    url: str = ""
+    cluster: str = ""
+
+    @property
+    def file(self) -> Path:
+        """The index of all jobs, if it is a file."""
+        return self.store_dir / INDEX
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it may be opened; a database is asked."""
+        return bool(self.url) or self.file.exists()
+
+    @property
+    def is_ours_to_read(self) -> bool:
+        """Whether the caller has something to read; a database is asked."""
+        own = user_index(self.store_dir, os.getuid())
+        return bool(self.url) or os.access(self.file, os.R_OK) or own.exists()
+
+
+def index_of(config: Config) -> IndexPlace:
+    """Return the place of a site's index."""
+    return IndexPlace(
+        config.store_dir, config.store_url, config.cluster if config.store_url else ""
+    )
+
+
+def user_index(store_dir: Path, uid: int) -> Path:
+    """Return the path of a user's own index, where the index is a file."""
+    return store_dir / USERS / f"{uid}.db"
