@@ -143,6 +143,7 @@ def _check_mail(raw: bytes) -> None:
 def _index() -> Connection:
     index = create_engine("sqlite://", poolclass=StaticPool).connect()
     METADATA.create_all(index)
+    index.commit()
     return index
 
 

@@ -138,7 +138,7 @@ def cut(service: Service) -> None:
     service.way.cut()
 
 
-@pytest.mark.parametrize("fault", [kill, stop, freeze, cut])
+@pytest.mark.parametrize("fault", [kill, stop, pytest.param(freeze, marks=pytest.mark.long), cut])
 def test_the_other_service_takes_over_in_time(pair: Pair, fault: Callable[[Service], None]) -> None:
     first, second = pair.services
     wait_until(lambda: any("works on these jobs" in one for one in second.lines()), 20, "it waits")
