@@ -88,7 +88,7 @@ def store_in(folder: Path, url: str = "") -> IndexPlace:
     store = folder / "store"
     store.mkdir()
     store.chmod(0o711)
-    return IndexPlace(store, url)
+    return IndexPlace(store, url, "c1" if url else "")
 
 
 def keep(place: IndexPlace, *cards: Card, gid: int | None = None) -> None:

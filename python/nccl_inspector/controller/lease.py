@@ -4,14 +4,16 @@
 A child renews the lease, so that a database that hangs does not stop the service, and a service
 that hangs does not keep the lease. The child renews only while the service gives signs of life, and
 ends with it. The service works only until the end of the lease, which it counts on its own steady
-clock from before it asked for it. So two services never work at the same time, whatever is cut
-off, except for a report that was begun in time.
+clock from before it asked for it. So two services do not work at the same time, whatever is cut
+off, except for a report that was begun in time. (In a virtual machine that is paused this clock
+stands still: then both work for some seconds, and the reports of one replace those of the other.)
 """
 
 import mmap
 import os
 import secrets
 import select
+import signal
 import socket
 import struct
 import time
@@ -89,7 +91,9 @@ class Lease:
                 os.waitpid(keeper, 0)
 
     def _keep(self, life: int) -> None:
-        """Renew the lease until the service ends."""
+        """Renew the lease until the service ends; systemd's SIGTERM goes to both."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         while not select.select([life], [], [], 0)[0]:
             self._renew()
             select.select([life], [], [], RENEW_S)

@@ -40,14 +40,17 @@ class JobDirs:
     gid: int | None
 
 
-def _former(index: Connection, ours: Sequence[ColumnElement[bool]]) -> Iterator[tuple[int, str]]:
-    """Yield the uid and name of users who no longer have that uid, or no longer that name.
+def _former(
+    index: Connection, ours: Sequence[ColumnElement[bool]], by_name: bool
+) -> Iterator[tuple[int, str]]:
+    """Yield the uid and name of users who no longer have that uid.
 
-    Files are shown to a uid, rows of a database to a name.
+    `by_name`: also those whose name is another uid's now. Files are shown to a uid, rows of a
+    database to a name.
     """
     known = select(JOBS.c.uid, JOBS.c.user).where(JOBS.c.uid.is_not(None), *ours).distinct()
     for uid, user in index.execute(known).all():
-        if not (is_owner(uid, user) and has_name(uid, user)):
+        if not is_owner(uid, user) or (by_name and not has_name(uid, user)):
             yield uid, user
 
 
@@ -91,12 +94,12 @@ def revoke_former(
 ) -> Revoked:
     """Take the reports of former users away from their uids, until `due_s` (time.monotonic()).
 
-    `cluster`: the jobs of this one only, if several share the index. If a directory of a job could
-    not be closed, the job keeps its uid and is tried again next time.
+    `cluster`: the jobs of this one only, if the index is in a database. If a directory of a job
+    could not be closed, the job keeps its uid and is tried again next time.
     """
     done = Revoked(set())
     ours = [JOBS.c.cluster == cluster] if cluster else []
-    for uid, user in _former(index, ours):
+    for uid, user in _former(index, ours, bool(cluster)):
         its = select(JOBS.c.key, JOBS.c.job_id).where(JOBS.c.uid == uid, JOBS.c.user == user, *ours)
         for key, job_id in index.execute(its).all():
             if time.monotonic() >= due_s:

@@ -11,6 +11,7 @@ from nccl_inspector.controller.queue import Queue
 from nccl_inspector.controller.report_child import Makers, make_report
 from nccl_inspector.controller.service import PASS_S, Controller
 from nccl_inspector.settings.config import Config
+from nccl_inspector.store.place import index_of
 from nccl_inspector.system.notify import Notifier
 from nccl_inspector.system.wakeup import Wakeup
 
@@ -88,8 +89,9 @@ def serve(config: Config, makers: Makers) -> int:
     """Serve until SIGTERM or SIGINT; return how many ended jobs are left.
 
     Raises:
-        InspectorError: there is no queue.
+        InspectorError: there is no queue, or a setting is missing.
     """
+    index_of(config).check()
     queue = Queue(config.controller_dir)
     try:
         service = _Service(config, makers, queue)

@@ -32,6 +32,7 @@ def writing(place: IndexPlace, gid: int | None) -> Iterator[Connection]:
         InspectorError: another release wrote it, or the setting is wrong.
         OSError: its rights cannot be set.
     """
+    place.check()
     opened = writing_database(place.url) if place.url else writing_file(place.file, gid)
     with opened as connection:
         yield connection
@@ -44,6 +45,7 @@ def reading(place: IndexPlace) -> Iterator[tuple[Connection, bool]]:
     Raises:
         InspectorError: there is none that we may read, or it cannot be read.
     """
+    place.check()
     opened = reading_database(place.url) if place.url else reading_file(place.store_dir)
     with opened as found:
         yield found

@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
 
 INDEX = "index.db"
@@ -13,7 +14,7 @@ USERS = "users"
 
 @dataclass(frozen=True, slots=True)
 class IndexPlace:
-    """Where the index is, and which cluster's jobs are ours in it (empty: all)."""
+    """Where the index is. `cluster`: whose jobs are ours in a database; a file has no others."""
 
     store_dir: Path
     url: str = ""
@@ -34,6 +35,13 @@ class IndexPlace:
         """Whether the caller has something to read; a database is asked."""
         own = user_index(self.store_dir, os.getuid())
         return bool(self.url) or os.access(self.file, os.R_OK) or own.exists()
+
+    def check(self) -> None:
+        """Raise an InspectorError if a database would not know which jobs are ours."""
+        if self.url and not self.cluster:
+            raise InspectorError(
+                "store_url needs the setting cluster: the name that this cluster's jobs have there"
+            )
 
 
 def index_of(config: Config) -> IndexPlace:

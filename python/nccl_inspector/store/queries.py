@@ -105,21 +105,14 @@ def _of_jobs(
 def last_jobs(index: Connection, limit: int, cluster: str = "") -> list[ScoredJob]:
     """Return the last jobs with their nodes, the latest first, with a share for each user.
 
-    If there are more than `limit` jobs, the latest of each user are chosen.
-
-    Raises:
-        InspectorError: they are of several clusters, whose nodes may have the same names.
+    If there are more than `limit` jobs, the latest of each user are chosen. `cluster`: of this one
+    only; nodes of another may have the same names.
     """
     chosen = _latest(limit, cluster)
-    jobs = select(JOBS.c.key, JOBS.c.job_id, JOBS.c.uid, JOBS.c.user, JOBS.c.cluster)
+    jobs = select(JOBS.c.key, JOBS.c.job_id, JOBS.c.uid, JOBS.c.user)
     latest = index.execute(
         jobs.where(JOBS.c.key.in_(chosen)).order_by(JOBS.c.end_s.desc(), JOBS.c.key.desc())
     ).all()
-    if len(clusters := sorted({one.cluster for one in latest})) > 1:
-        raise InspectorError(
-            f"jobs of several clusters are in the index ({', '.join(clusters)}): name one, with "
-            "--cluster or by the setting cluster"
-        )
     keys = [one.key for one in latest]
     local: dict[int, dict[str, float]] = defaultdict(dict)
     named: dict[int, set[str]] = defaultdict(set)
@@ -136,7 +129,7 @@ def last_jobs(index: Connection, limit: int, cluster: str = "") -> list[ScoredJo
         kinds[job].append((KindKey(*key), gbs, busy_ns))
     return [
         ScoredJob(job_id, local[key], frozenset(named[key]), tuple(kinds[key]), _owner(uid, user))
-        for key, job_id, uid, user, _ in latest
+        for key, job_id, uid, user in latest
     ]
 
 

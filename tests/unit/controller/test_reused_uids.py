@@ -17,10 +17,11 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
 from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.index import export_user, put, reading, writing
-from nccl_inspector.store.place import index_of, user_index
+from nccl_inspector.store.place import IndexPlace, index_of, user_index
 from nccl_inspector.store.queries import JobFilter, find_jobs
+from tests.support.postgres import Postgres
 from tests.support.queued_jobs import ended_job, enqueue, run_pass, stored, summarize
-from tests.support.stored_cards import UID, card
+from tests.support.stored_cards import UID, card, ids, keep
 from tests.support.summaries import HEAD
 
 needs_users = pytest.mark.skipif(os.geteuid() != 0, reason="several users are needed")
@@ -132,3 +133,19 @@ def test_summaries_of_all_components_of_a_former_users_job_are_closed(
     given_to(monkeypatch, "newcomer")
     assert revoke(config).word == DONE
     assert not can_read(HEAD.uid, summary)
+
+
+def test_in_a_database_the_rows_of_whoever_had_the_name_before_are_hidden(
+    config: Config, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = postgres.new_database()
+    place = IndexPlace(config.store_dir, postgres.url(database), "c1")
+    keep(place, card(1), card(2, cluster="other"), card(3, uid=UID + 1))
+    postgres.run_sql(database, "DROP ROLE IF EXISTS amy", "CREATE ROLE amy LOGIN")
+    monkeypatch.setattr(
+        "nccl_inspector.controller.reused_uids.has_name", lambda uid, _name: uid == UID + 1
+    )
+    done = revoke(replace(config, store_url=place.url, cluster="c1"))
+    assert done == Outcome(DONE, "1 job of former owners of a uid closed")
+    hers = replace(place, url=postgres.url(database, "amy"))
+    assert sorted(ids(hers, JobFilter())) == [2, 3], "the other cluster's service hides its own"

@@ -126,7 +126,8 @@ def kill(service: Service) -> None:
 
 
 def stop(service: Service) -> None:
-    service.send(signal.SIGTERM)
+    """As systemd does: the signal goes to all its processes."""
+    os.killpg(service.pid, signal.SIGTERM)
 
 
 def freeze(service: Service) -> None:

@@ -103,7 +103,9 @@ def test_the_past_of_a_kind_is_of_successful_jobs_of_that_user(index_place: Inde
 
 def test_nodes_counts_users_and_only_if_asked_each_job(index_place: IndexPlace) -> None:
     conf = index_place.store_dir.parent / "x.conf"
-    conf.write_text(f"store_dir = {index_place.store_dir}\nstore_url = {index_place.url}\n")
+    conf.write_text(
+        f"store_dir = {index_place.store_dir}\nstore_url = {index_place.url}\ncluster = c1\n"
+    )
     pairs = [(1, 2), (2, 3), (3, 4), (4, 1)]
     # Of one user only; wherever n4 takes part it is slow.
     for number in range(40):

@@ -13,7 +13,7 @@ from nccl_inspector.render.json import to_json
 from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.store.card_rows import CardRows
 from nccl_inspector.store.index import reading
-from nccl_inspector.store.place import index_of, user_index
+from nccl_inspector.store.place import IndexPlace, index_of, user_index
 from nccl_inspector.store.queries import JobFilter
 from nccl_inspector.store.read_back import all_rows
 from tests.support import example_cards
@@ -37,9 +37,12 @@ def all_in(config: Config) -> list[CardRows]:
 
 def test_an_index_is_moved_to_a_database_and_back(postgres: Postgres, open_path: Path) -> None:
     place = store_in(open_path)
-    config = replace(parse_config("", "none"), store_dir=place.store_dir)
+    config = replace(parse_config("", "none"), store_dir=place.store_dir, cluster="c1")
     cards = [one() for one in (example_cards.network, example_cards.hang)]
-    cards = [replace(one, job=replace(one.job, job_id=at)) for at, one in enumerate(cards, 10)]
+    cards = [
+        replace(one, job=replace(one.job, job_id=at, cluster="c1"))
+        for at, one in enumerate(cards, 10)
+    ]
     keep(place, card(1, named="n1 GPU2"), *cards, *(card(at) for at in range(100, 1300)))
     before = all_in(config)
     url = postgres.url(postgres.new_database())
@@ -63,7 +66,7 @@ def test_a_move_gives_the_jobs_the_clusters_name_and_leaves_those_of_others(
     keep(place, card(1), card(2))
     config = replace(parse_config("", "none"), store_dir=place.store_dir, cluster="west")
     url = postgres.url(postgres.new_database())
-    keep(index_of(replace(config, store_url=url)), card(1, cluster="east"))
+    keep(IndexPlace(place.store_dir, url, "east"), card(1, cluster="east"))
     move(config, url)
     jobs = [one.job for one in all_in(replace(config, store_url=url))]
     assert {(job.cluster, job.job_id) for job in jobs} == {("east", 1), ("west", 1), ("west", 2)}
@@ -89,9 +92,11 @@ def test_a_move_that_fails_leaves_the_target_as_it_was(
     postgres: Postgres, open_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = store_in(open_path, postgres.url(postgres.new_database()))
-    config = replace(parse_config("", "none"), store_dir=place.store_dir, store_url=place.url)
+    config = replace(
+        parse_config("", "none"), store_dir=place.store_dir, store_url=place.url, cluster="c1"
+    )
     keep(place, card(1))
-    keep(replace(place, url=""), card(5))
+    keep(IndexPlace(place.store_dir), card(5))
 
     def broken(*_: object) -> None:
         raise OSError(5, os.strerror(5))
@@ -99,4 +104,4 @@ def test_a_move_that_fails_leaves_the_target_as_it_was(
     monkeypatch.setattr("nccl_inspector.controller.remake_index.put", broken)
     with pytest.raises(OSError, match="Input/output"):
         move(config, FILE)
-    assert ids(replace(place, url=""), JobFilter()) == [5]
+    assert ids(IndexPlace(place.store_dir), JobFilter()) == [5]
