@@ -27,6 +27,8 @@ from nccl_inspector.system.printable import printable
 
 LEASE_S, RENEW_S = 10.0, 2.0
 BEAT_OLD_S = 12.0  # without a sign of life for so long the lease is not renewed
+GIVE_S = 5.0  # to give it back; a database that does not answer then lets it run out
+_LOOK_S = 0.02
 _WORDS_BYTES = 400
 # Until when it is held, the last sign of life (both of time.monotonic()), length and text.
 _SHARED = struct.Struct(f"=ddI{_WORDS_BYTES}s")
@@ -83,12 +85,15 @@ class Lease:
         self._keeper, self._life = 0, -1
 
     def close(self) -> None:
-        """Give the lease back, so that another service goes on at once."""
-        keeper = self._keeper
+        """Give the lease back, so that another service goes on at once; wait for that a little."""
+        keeper, until_s = self._keeper, time.monotonic() + GIVE_S
         self._forget_keeper()
-        if keeper:
-            with suppress(ChildProcessError):
-                os.waitpid(keeper, 0)
+        with suppress(ChildProcessError):
+            while keeper and not os.waitpid(keeper, os.WNOHANG)[0]:
+                if time.monotonic() >= until_s:
+                    os.kill(keeper, signal.SIGKILL)
+                    until_s = float("inf")
+                time.sleep(_LOOK_S)
 
     def _keep(self, life: int) -> None:
         """Renew the lease until the service ends; systemd's SIGTERM goes to both."""
