@@ -15,6 +15,7 @@ packages=(
 if [[ ${1-} != demo ]]; then
 	packages+=(
 		slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core postgresql
+		victoria-metrics
 		openmpi-bin busybox-static debootstrap locales
 		clang libclang-rt-14-dev clang-tidy cppcheck shellcheck
 		gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user

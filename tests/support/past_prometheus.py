@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Prometheus whose past is made: blocks by promtool, served on loopback."""
 
+import json
 import socket
 import subprocess
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +22,13 @@ def line(metric: str, labels: Mapping[str, str], value: float, at_s: float) -> s
     return f"{metric}{{{words}}} {value} {at_s}\n"
 
 
+def rules_of(url: str) -> list[tuple[str, str]]:
+    """Return name and expression of each rule, as Prometheus has read them."""
+    with urllib.request.urlopen(f"{url}/api/v1/rules", timeout=10) as answer:  # noqa: S310
+        groups = json.load(answer)["data"]["groups"]
+    return [(rule["name"], rule["query"]) for group in groups for rule in group["rules"]]
+
+
 def _is_ready(url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{url}/-/ready", timeout=1) as answer:  # noqa: S310
@@ -30,8 +38,8 @@ def _is_ready(url: str) -> bool:
 
 
 @contextmanager
-def prometheus_with(text: str) -> Iterator[str]:
-    """Give the URL of a Prometheus that has these samples and scrapes nothing."""
+def prometheus_with(text: str, rules: Sequence[Path] = ()) -> Iterator[str]:
+    """Give the URL of a Prometheus that has these samples and rules, and scrapes nothing."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "past.txt").write_text(text + "# EOF\n", encoding="utf-8")
@@ -39,7 +47,9 @@ def prometheus_with(text: str) -> Iterator[str]:
             ["promtool", "tsdb", "create-blocks-from", "openmetrics", folder / "past.txt",
              folder / "data"], check=True, capture_output=True,
         )  # fmt: skip
-        (folder / "prometheus.yml").write_text("scrape_configs: []\n", encoding="utf-8")
+        (folder / "prometheus.yml").write_text(
+            json.dumps({"rule_files": [str(one) for one in rules]}), encoding="utf-8"
+        )
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
