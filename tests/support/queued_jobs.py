@@ -5,9 +5,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from nccl_inspector.controller.passes import Controller
 from nccl_inspector.controller.queue import Queue
 from nccl_inspector.controller.report_child import Makers, make_report
-from nccl_inspector.controller.service import Controller
 from nccl_inspector.settings.config import Config
 from nccl_inspector.store.index import reading
 from nccl_inspector.store.place import index_of

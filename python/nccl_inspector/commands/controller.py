@@ -42,7 +42,7 @@ def controller(
     from nccl_inspector.controller.duty import alone, refuse_root
     from nccl_inspector.controller.remake_index import move
     from nccl_inspector.controller.remake_index import rebuild as rebuild_index
-    from nccl_inspector.controller.serve import serve, work_once
+    from nccl_inspector.controller.service import serve, work_once
     from nccl_inspector.controller.status import read_status, status_text
     from nccl_inspector.controller.wiring import usual_makers
 

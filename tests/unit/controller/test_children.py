@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.controller import children, service
+from nccl_inspector.controller import children, passes
 from nccl_inspector.controller.avoided_paths import AVOID_S, MOUNT_USERS_MIN, Avoided, mount_of
 from nccl_inspector.controller.children import Children, LeftChild, NoAnswerError
 from nccl_inspector.controller.job_survey import look_at
 from nccl_inspector.controller.outcome import DONE, FAILED, LATER, Outcome
+from nccl_inspector.controller.passes import Controller
 from nccl_inspector.controller.queue import Queue
 from nccl_inspector.controller.report_child import Makers, make_report
-from nccl_inspector.controller.service import Controller
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.model.card import Card
 from nccl_inspector.report.announced_paths import AvoidedError, visiting
@@ -245,7 +245,7 @@ def test_the_service_itself_looks_at_no_summary(
         seen.write_text(str(os.getpid()))
         return look_at(*words)  # type: ignore[arg-type]  # as they came
 
-    monkeypatch.setattr(service, "look_at", look)
+    monkeypatch.setattr(passes, "look_at", look)
     queue = Queue(config.controller_dir)
     makers = usual_makers(config)
     controller = Controller(config, queue, lambda one: make_report(one, config, makers))
@@ -265,7 +265,7 @@ def test_storage_that_does_not_answer_is_not_asked_for_each_job(
         asked.append(about)
         raise NoAnswerError("it hangs", is_stuck=True)
 
-    monkeypatch.setattr(service, "LOOK_JOBS", 1)
+    monkeypatch.setattr(passes, "LOOK_JOBS", 1)
     queue, makers = Queue(config.controller_dir), usual_makers(config)
     controller = Controller(config, queue, lambda one: make_report(one, config, makers))
     monkeypatch.setattr(controller.children, "ask", ask)

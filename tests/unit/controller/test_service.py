@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.controller import children, service
+from nccl_inspector.controller import children, passes
 from nccl_inspector.controller.children import Children
 from nccl_inspector.controller.due_reports import SETTLE_S
 from nccl_inspector.controller.duty import alone
 from nccl_inspector.controller.outcome import Outcome
+from nccl_inspector.controller.passes import TRIES_MAX, Controller
 from nccl_inspector.controller.queue import TORN_S, Queue
 from nccl_inspector.controller.report_child import Makers, make_report
-from nccl_inspector.controller.service import TRIES_MAX, Controller
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card
@@ -306,7 +306,7 @@ def test_an_end_of_the_future_waits_from_when_it_was_seen(
     controller = Controller(
         config, queue, lambda one: make_report(one, config, usual_makers(config))
     )
-    monkeypatch.setattr(service, "PASS_S", 0.0)
+    monkeypatch.setattr(passes, "PASS_S", 0.0)
     back_s = time.time() - 3600  # the clock was set back after the job's end
     begin_s, monotonic = time.monotonic(), time.monotonic
     monkeypatch.setattr(time, "time", lambda: back_s + monotonic() - begin_s)

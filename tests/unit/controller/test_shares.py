@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.controller import service
+from nccl_inspector.controller import passes
 from nccl_inspector.controller.children import Children
 from nccl_inspector.controller.due_reports import Due
 from nccl_inspector.controller.outcome import DONE, FAILED, Outcome
+from nccl_inspector.controller.passes import Controller
 from nccl_inspector.controller.queue import Entry, Queue
 from nccl_inspector.controller.report_child import make_report
-from nccl_inspector.controller.service import Controller
 from nccl_inspector.controller.shares import JOB_S, PERIOD_S, USER_S, Shares, in_turns
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.model.card import Card
@@ -120,7 +120,7 @@ def test_a_pass_ends_in_time_for_those_who_came_meanwhile(
     log: list[Due],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(service, "PASS_MAX_S", 0.0)
+    monkeypatch.setattr(passes, "PASS_MAX_S", 0.0)
     for job in (41, 42, 43):
         enqueue(config, job, f"uid={HOSTILE}\n")
         summarize(config, tmp_path / str(job), job)

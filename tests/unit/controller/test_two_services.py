@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.controller.serve import serve
+from nccl_inspector.controller.service import serve
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.settings.config import Config
 from tests.sandbox import wait_until

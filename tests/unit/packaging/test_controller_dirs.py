@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.controller import due_reports
+from nccl_inspector.controller.passes import Controller
 from nccl_inspector.controller.pruning import CLOCK
 from nccl_inspector.controller.queue import Queue
 from nccl_inspector.controller.report_child import make_report
-from nccl_inspector.controller.service import Controller
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.settings.config import Config, parse_config
 from tests.support.queued_jobs import summarize
