@@ -133,7 +133,9 @@ def _gpus(data: bytes) -> tuple[Gpu, ...]:
 
 def _is_rank(rank: int, nranks: int, state: int) -> bool:
     """Tell whether a communicator can have this rank; NCCL before 2.27 tells no `nranks` (0)."""
-    return 0 <= rank < nranks or (rank >= -1 and nranks == 0) or state == COMM_FOLDED
+    if nranks == 0 or state == COMM_FOLDED:  # several communicators together
+        return rank >= -1 and nranks >= 0
+    return 0 <= rank < nranks
 
 
 class _InFlight(NamedTuple):

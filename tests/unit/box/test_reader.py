@@ -277,8 +277,11 @@ def test_a_huge_box_never_takes_memory_without_bound() -> None:
     tracemalloc.stop()
 
 
-def test_ranks_that_cannot_be_are_left_out_and_flagged() -> None:
-    process = read(bytes(box_bytes(BoxOf([CommOf(7, 4, 4)], [KeyOf(0, [MS])]))))
+@pytest.mark.parametrize(
+    "comm", [CommOf(7, 4, 4), CommOf(7, -2, 4, state=3), CommOf(7, 0, -1, state=3)]
+)
+def test_ranks_that_cannot_be_are_left_out_and_flagged(comm: CommOf) -> None:
+    process = read(bytes(box_bytes(BoxOf([comm], [KeyOf(0, [MS])]))))
     assert process.comms == ()
     assert process.keys == ()
     assert len(process.flags) == 2
