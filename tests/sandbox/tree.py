@@ -24,6 +24,7 @@ SUITES = ("trixie", "forky")
 PACKAGES = (
     "slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "libslurm-dev", "munge",
     "python3", "python3-click", "python3-prometheus-client", "python3-numpy", "python3-jinja2",
+    "python3-sqlalchemy", "python3-psycopg",
     "mount", "procps", "hostname",
     "slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server-core", "mariadb-client-core",
 )  # fmt: skip
