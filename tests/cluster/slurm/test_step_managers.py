@@ -58,9 +58,12 @@ def test_steps_of_a_step_manager_are_measured(cluster: Cluster) -> None:
 def test_a_step_for_which_srun_does_not_wait_is_measured(cluster: Cluster) -> None:
     if cluster.layout.release < FIRST_WITH_ASYNC:
         pytest.skip("this Slurm has no srun --async")
+    # The end of the batch script ends the job, so it waits for the step to begin and to end.
     script = (
         f"srun --async --nccl-inspector=report {jobs.standin(cluster, *SHORT)}\n"
-        "while squeue --steps --noheader --jobs=$SLURM_JOB_ID | grep -q '[.]0 '; do sleep 1; done"
+        "runs() { squeue --steps --noheader --jobs=$SLURM_JOB_ID | grep -q '[.]0 '; }\n"
+        "for try in $(seq 50); do runs && break; sleep 0.1; done\n"
+        "while runs; do sleep 1; done"
     )
     job_id = jobs.submit(cluster, *TWO_NODES, "--stepmgr", script=script)
     assert summaries(cluster, job_id) == {"n1": 1, "n2": 1}
