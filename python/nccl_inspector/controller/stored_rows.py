@@ -37,7 +37,7 @@ def stored_rows(file: Path, place: IndexPlace) -> CardRows:
     """Return the rows of a stored report.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: the file is not a stored report.
         OSError: it cannot be read.
     """
     with file.open("rb") as stored:

@@ -52,7 +52,7 @@ def reading(place: IndexPlace) -> Iterator[tuple[Connection, bool]]:
 
 
 def export_user(place: IndexPlace, uid: int, gid: int | None) -> None:
-    """Give a user his rows: in a file of his own; a database shows them by itself.
+    """Give a user their rows, in a file of their own; a database shows them by itself.
 
     Raises:
         InspectorError, OSError: it was not made, and the old one stays.

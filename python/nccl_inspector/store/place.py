@@ -27,7 +27,7 @@ class IndexPlace:
 
     @property
     def is_there(self) -> bool:
-        """Whether it may be opened; a database is asked."""
+        """Whether there is something to open; a database is always asked."""
         return bool(self.url) or self.file.exists()
 
     @property

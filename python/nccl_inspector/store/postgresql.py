@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The index in a database of PostgreSQL, which several clusters may share.
 
-Each caller logs in to the database as himself, and the database decides which rows he sees
-(row-level security): those of jobs of the user of that name, for members of the role
-nccl_inspector_admins all. The controller service owns the tables. No password is in our settings:
-libpq takes it from its password file, a service file, or the environment of the service.
+Each caller logs in under their own name, and the database decides which rows they see (row-level
+security): those of the jobs of the user with that name, or, for members of the role
+nccl_inspector_admins, all rows. The controller service owns the tables. No password is in our
+settings: libpq takes it from its password file, a service file, or the service's environment.
 """
 
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def check_url(words: str) -> URL:
     """Return the setting store_url as an URL for SQLAlchemy.
 
     Raises:
-        InspectorError: it is none, is not of PostgreSQL, or has a password.
+        InspectorError: it is no URL of PostgreSQL, or has a password.
     """
     try:
         url = make_url(words)
