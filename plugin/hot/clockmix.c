@@ -53,14 +53,6 @@ void clockmix_captured(struct track *track, void *context)
 	atomic_store_explicit(&track->comms[comm].graph, CLOCKMIX_CAPTURED, relaxed);
 }
 
-void clockmix_called(struct track *track, unsigned comm)
-{
-	_Atomic uint8_t *graph = &track->comms[comm].graph;
-
-	if (!track_likely(atomic_load_explicit(graph, relaxed) != CLOCKMIX_CAPTURED))
-		atomic_store_explicit(graph, CLOCKMIX_NOT_LATEST, relaxed);
-}
-
 /* To 2.30 the host counts the launch of a graph only if nothing was called since the capture
  * (planner.persistent). Else it gives the launch the times of what it counted last, and what comes
  * later those of the launch. */

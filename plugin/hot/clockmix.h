@@ -41,8 +41,14 @@ void clockmix_self(struct track *track, unsigned comm, uint64_t index);
 /* Something is called into a graph. Any context. */
 void clockmix_captured(struct track *track, void *context);
 
-/* Something is called, and not into a graph. */
-void clockmix_called(struct track *track, unsigned comm);
+/* Something is called, and not into a graph. Inline, because each Send and Recv passes here. */
+static inline void clockmix_called(struct track *track, unsigned comm)
+{
+	_Atomic uint8_t *graph = &track->comms[comm].graph;
+
+	if (!track_likely(atomic_load_explicit(graph, memory_order_relaxed) != CLOCKMIX_CAPTURED))
+		atomic_store_explicit(graph, CLOCKMIX_NOT_LATEST, memory_order_relaxed);
+}
 
 /* A graph is launched: NCCL tells of what was captured. Any context. */
 void clockmix_replayed(struct track *track, void *context);
