@@ -276,12 +276,29 @@ OTHER static int told_v7(const void *context, const void *handle,
 	return NCCL_SUCCESS;
 }
 
-static inline bool is_labelled(const struct abi_descriptor_v7 *event)
+/* Whether v7 tells more of it than v5: then it is a Coll, P2p or CeColl. */
+static inline bool says_more(const struct abi_descriptor_v7 *event)
 {
 	if (event->type == ABI_COLL)
-		return event->coll_v7.user_tag || event->coll_v7.is_symmetric;
-	return (event->type == ABI_P2P && event->p2p_v7.user_tag) ||
-	       (event->type == ABI_CE_COLL && event->ce_coll_v7.user_tag);
+		return event->coll_v7.user_tag || event->coll_v7.is_symmetric || TRACK->traces;
+	if (event->type == ABI_P2P)
+		return event->p2p_v7.user_tag || TRACK->traces;
+	return event->type == ABI_CE_COLL && event->ce_coll_v7.user_tag;
+}
+
+OTHER static int start_telling_v7(void *context, void **handle,
+                                  const struct abi_descriptor_v7 *event)
+{
+	start_other(context, handle, event->type, event->parent, &event->body,
+	            event->type == ABI_COLL && event->coll_v7.is_symmetric);
+	told_v7(context, *handle, event);
+	if (track_likely(!TRACK->traces))
+		return NCCL_SUCCESS;
+	if (event->type == ABI_COLL)
+		track_note(TRACK, *handle, event->coll_v7.user_tag, event->coll_v7.kernel_variant);
+	else if (event->type == ABI_P2P)
+		track_note(TRACK, *handle, event->p2p_v7.user_tag, NULL);
+	return NCCL_SUCCESS;
 }
 
 TRACK_HOT OTHER static int start_other_v7(void *context, void **handle,
@@ -291,17 +308,9 @@ TRACK_HOT OTHER static int start_other_v7(void *context, void **handle,
 		*handle = track_phase_start(TRACK, event->parent, event->kernel_phase.phase);
 		return NCCL_SUCCESS;
 	}
-	start_other(context, handle, event->type, event->parent, &event->body,
-	            event->type == ABI_COLL && event->coll_v7.is_symmetric);
-	if (!track_likely(!is_labelled(event)))
-		told_v7(context, *handle, event);
-	if (track_likely(!TRACK->traces))
-		return NCCL_SUCCESS;
-	if (event->type == ABI_COLL)
-		track_note(TRACK, *handle, event->coll_v7.user_tag, event->coll_v7.kernel_variant);
-	else if (event->type == ABI_P2P)
-		track_note(TRACK, *handle, event->p2p_v7.user_tag, NULL);
-	return NCCL_SUCCESS;
+	if (!track_likely(!says_more(event)))
+		return start_telling_v7(context, handle, event);
+	return start_other(context, handle, event->type, event->parent, &event->body, false);
 }
 
 TRACK_HOT static int start_event_v7(void *context, void **handle, struct abi_descriptor_v7 *event)

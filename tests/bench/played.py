@@ -19,6 +19,7 @@ from tests.support.repository import BUILD
 PROGRAM = BUILD / "bench" / "nccl"
 NOTHING = BUILD / "bench" / "nothing.so"
 OURS = BUILD / "libnccl-profiler-inspector.so"
+API = 5  # of NCCL 2.28; NVIDIA's Inspector speaks no other
 LIMIT_S = 120
 BLOCK = 9  # rounds
 
@@ -130,9 +131,9 @@ def raw_dir(folder: Path) -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-def arguments(what: str, rounds: int, ours: Path = OURS) -> list[str | Path]:
-    """Return the command that plays a part."""
-    return [PROGRAM, what, NOTHING, ours, str(rounds)]
+def arguments(what: str, rounds: int, ours: Path = OURS, api: int = API) -> list[str | Path]:
+    """Return the command that plays a part by that version of NCCL's profiler interface."""
+    return [PROGRAM, what, NOTHING, ours, str(rounds), str(api)]
 
 
 def play(
@@ -143,6 +144,7 @@ def play(
     into: Played | None = None,
     interval_us: int = 1_000_000,
     ours: Path = OURS,
+    api: int = API,
     env: Mapping[str, str] = MappingProxyType({}),
 ) -> Played:
     """Play a part once and return what it says, added to `into`; `{raw}` in `env` is the directory.
@@ -154,7 +156,7 @@ def play(
     with raw_dir(folder) as raw:
         more = {key: value.replace("{raw}", str(raw)) for key, value in env.items()}
         done = subprocess.run(
-            arguments(what, rounds, ours),
+            arguments(what, rounds, ours, api),
             env=environment(raw, interval_us, more),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

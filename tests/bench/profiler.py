@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.bench.figure import Figure
-from tests.bench.played import BLOCK, Both, Played, arguments, environment, play, raw_dir
+from tests.bench.played import API, BLOCK, Both, Played, arguments, environment, play, raw_dir
 from tests.support.repository import BUILD
 
 LIB = BUILD / "bench"
@@ -75,6 +75,36 @@ def _warm(folder: Path, rounds: int) -> list[Figure]:
         _net(played, "deep_app/8", "application thread per operation, 1,900 in flight", 45),
         _net(played, "sends_kernel/8", "kernel events per lone Send or Recv of 8 channels"),
     ]
+
+
+def _versions(folder: Path, rounds: int) -> list[Figure]:
+    """Later interfaces beside v5: the middle one of turns, each soon after v5's own."""
+    turns = []
+    for _ in range(9):
+        turn = {api: Played() for api in (API, 6, 7)}
+        for api, played in turn.items():
+            play(folder, "warm", max(1, rounds // 54) * BLOCK, into=played, api=api)
+        turns.append(turn)
+    figures = []
+    for api in (6, 7):
+        for row, what in (("app/8", "application thread"), ("kernel/8", "kernel events")):
+            nets = [(turn[api].quietest(row).net, turn[API].quietest(row).net) for turn in turns]
+            later, first = sorted(nets, key=lambda both: both[0] / both[1])[len(nets) // 2]
+            figures.append(
+                Figure(
+                    f"v{api} beside v{API}, {what} per operation of 8 channels",
+                    "%",
+                    100 * later / first,
+                    110,
+                    ours=later,
+                    nothing=first,
+                    count=len(turns),
+                    lost=sum(turn[api].lost for turn in turns),
+                )
+            )
+    tagged = min((turn[7] for turn in turns), key=lambda one: sum(one.of("tagged_app/8")))
+    what = "v7, application thread per operation with a tag of the user, one core"
+    return [*figures, _net(tagged, "tagged_app/8", what)]
 
 
 def _pairs(folder: Path, rounds: int) -> list[Figure]:
@@ -274,6 +304,7 @@ def measure(folder: Path, rounds: int) -> list[Figure]:
     """
     parts: list[Callable[[Path, int], list[Figure]]] = [
         _warm,
+        _versions,
         _pairs,
         _paced,
         lambda path, _: _counts(path),

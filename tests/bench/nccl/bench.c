@@ -14,6 +14,7 @@
 
 #include "nothing.h"
 
+unsigned api = API;
 struct side sides[SIDES] = { { .word = "nothing" }, { .word = "ours" } };
 uint64_t told_ours;
 
@@ -127,7 +128,8 @@ struct player_op load_op(unsigned number, unsigned channels)
 
 	op.channels = (uint8_t)channels;
 	op.first_channel = (uint8_t)(number % 5);
-	op.user_tag = clock_of_gpu();
+	op.user_tag = load == LOAD_TAGGED ? number % TAGS + 1 : 0;
+	op.born_ns = clock_of_gpu();
 	return op;
 }
 
@@ -139,7 +141,7 @@ struct player_comm *load_comm(struct side *side, unsigned number)
 void load_kernel(struct side *side, struct player_op *op, unsigned number)
 {
 	struct player_comm *comm = load_comm(side, number);
-	uint64_t stop_ns = clock_of_gpu(), start_ns = op->user_tag + (stop_ns - op->user_tag) / 2;
+	uint64_t stop_ns = clock_of_gpu(), start_ns = op->born_ns + (stop_ns - op->born_ns) / 2;
 
 	if (number % 4) {
 		player_kernel(comm, op, start_ns, stop_ns);
@@ -194,7 +196,7 @@ static uint64_t types_answered(struct side *side)
 
 void ours_open(const char *ours)
 {
-	if (!player_open(&sides[OURS].player, ours, API))
+	if (!player_open(&sides[OURS].player, ours, (int)api))
 		exit(1);
 }
 
@@ -207,7 +209,7 @@ void sides_open(const char *nothing, const char *ours)
 	open_comms(&sides[OURS]);
 	if (!(sides[OURS].player.mask & PROF_KERNEL_CH))
 		fail("the profiler asks for no kernel events: is it switched on?");
-	if (!player_open(&floor->player, nothing, API))
+	if (!player_open(&floor->player, nothing, (int)api))
 		exit(1);
 	answer = (void (*)(int, uint64_t))dlsym(floor->player.library, "nothing_answer");
 	if (!answer)

@@ -13,7 +13,8 @@
 #include "player.h"
 
 #define COMMS 33u
-#define API 5 /* NCCL 2.28; of this load v6 tells the same, and NVIDIA's speaks no other */
+#define TAGS 8u
+#define API 5 /* NCCL 2.28; NVIDIA's speaks no other */
 
 enum which { NOTHING, OURS, SIDES };
 
@@ -24,6 +25,9 @@ struct side {
 };
 
 extern struct side sides[SIDES];
+
+/* The version of the interface that both speak; API unless main() was told another. */
+extern unsigned api;
 
 /* Opens both with all their communicators, and teaches the one that does nothing to ask for and
  * answer what ours does. Ends the program with a line when that fails. */
@@ -40,8 +44,9 @@ extern uint64_t told_ours;
 
 /* The `number`-th operation of the load: collectives of 3 functions and 3 sizes over the
  * communicators; LOAD_MIXED: of 16 sizes, hardly ever the one that the communicator had before;
- * LOAD_SENDS: Sends and Recvs, each a group of its own as NCCL makes it of a lone call. */
-extern enum load { LOAD_COLLS, LOAD_MIXED, LOAD_SENDS } load;
+ * LOAD_SENDS: Sends and Recvs, each a group of its own as NCCL makes it of a lone call;
+ * LOAD_TAGGED: the collectives with tags of the user, which v7 tells. */
+extern enum load { LOAD_COLLS, LOAD_MIXED, LOAD_SENDS, LOAD_TAGGED } load;
 struct player_op load_op(unsigned number, unsigned channels);
 struct player_comm *load_comm(struct side *side, unsigned number);
 

@@ -43,7 +43,7 @@ static void one_of_each_kind(struct side *side)
 		struct player_op op = kind_of_op(i / COMMS), born = load_op(i, CHANNELS);
 
 		op.channels = CHANNELS;
-		op.user_tag = born.user_tag;
+		op.born_ns = born.born_ns;
 		player_enqueue(load_comm(side, i), &op);
 		load_kernel(side, &op, i);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c - `bench WHAT NOTHING.so OURS.so ROUNDS`: one part, its figures on stdout. */
+/* main.c - `bench WHAT NOTHING.so OURS.so ROUNDS [API]`: one part, its figures on stdout. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +33,10 @@ int main(int argc, char **argv)
 {
 	unsigned rounds;
 
-	if (argc != 5)
-		fail("usage: bench WHAT NOTHING.so OURS.so ROUNDS");
+	if (argc != 5 && argc != 6)
+		fail("usage: bench WHAT NOTHING.so OURS.so ROUNDS [API]");
+	if (argc == 6)
+		api = (unsigned)strtoul(argv[5], NULL, 10);
 	rounds = (unsigned)strtoul(argv[4], NULL, 10);
 	if (!measure_ours(argv[1], argv[3], rounds))
 		return 0;

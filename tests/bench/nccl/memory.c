@@ -32,7 +32,7 @@ static void use(struct player_comm *comm)
 		struct player_op op = load_op(i * COMMS, CHANNELS);
 
 		player_enqueue(comm, &op);
-		player_kernel(comm, &op, op.user_tag, op.user_tag + 100);
+		player_kernel(comm, &op, op.born_ns, op.born_ns + 100);
 	}
 	told_ours += OPS_EACH;
 }

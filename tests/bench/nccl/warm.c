@@ -41,7 +41,8 @@ static void measure(unsigned channels, unsigned rounds)
 	char app_row[32], kernel_row[32];
 	static const char *const kinds[] = { [LOAD_COLLS] = "",
 	                                     [LOAD_MIXED] = "mixed_",
-	                                     [LOAD_SENDS] = "sends_" };
+	                                     [LOAD_SENDS] = "sends_",
+	                                     [LOAD_TAGGED] = "tagged_" };
 	const char *kind = depth == DEEP ? "deep_" : kinds[load];
 
 	snprintf(app_row, sizeof(app_row), "%sapp/%u", kind, channels);
@@ -73,6 +74,8 @@ void measure_warm(unsigned rounds)
 	load = LOAD_MIXED;
 	measure(8, rounds);
 	load = LOAD_SENDS;
+	measure(8, rounds);
+	load = LOAD_TAGGED;
 	measure(8, rounds);
 	load = LOAD_COLLS;
 	depth = DEEP;

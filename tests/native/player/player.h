@@ -97,6 +97,7 @@ struct player_op {
 	const char *kernel_variant; /* v7 */
 	bool symmetric;             /* v7 */
 	uint32_t sync_ns, drain_ns; /* v7: length of the phases initial_sync and final_sync */
+	uint64_t born_ns;           /* the program's own: told to nobody */
 	/* Ours: */
 	int mask;                      /* under which it was called */
 	void *api;                     /* handle of CollApi or P2pApi; kept for replays */
