@@ -21,6 +21,7 @@ from tests.support.repository import BUILD
 
 LIB = BUILD / "bench"
 DUMP_INTERVAL_US = 100_000
+GENTLE_INTERVAL_US = 30_000_000  # the setting's default
 SERIES = 1440
 NONE: dict[str, str] = {}
 JSON = {"NCCL_INSPECTOR_JSON": "1", "NCCL_INSPECTOR_DUMP_DIR": "{raw}/json"}
@@ -221,12 +222,23 @@ def _sustained(folder: Path, rounds: int) -> list[Figure]:
     if both.json_lines is None:
         return figures
     lost = both.told - both.json_lines
-    cpu_us = 1e3 * (both.one("sustained/cpu_ms") - prom.one("sustained/cpu_ms")) / both.told
     return [
         *figures,
         Figure(f"{what}, JSON", "ops", lost, 0, ours=both.told, vendor="66 % at 2,000 op/s"),
-        Figure("JSON: CPU per operation", "us", cpu_us, 1, lost=lost, vendor="5.5"),
+        _json_cpu("20,000 op/s", prom, both, vendor="5.5"),
+        _json_cpu("2,000 op/s", *(_gentle(folder, rounds, env) for env in (NONE, JSON))),
     ]
+
+
+def _gentle(folder: Path, rounds: int, env: Mapping[str, str]) -> Played:
+    bursts = max(200, 40 * rounds)
+    return play(folder, "gentle", bursts, interval_us=GENTLE_INTERVAL_US, env=env)
+
+
+def _json_cpu(rate: str, prom: Played, both: Played, vendor: str = "") -> Figure:
+    cpu_us = 1e3 * (both.one("sustained/cpu_ms") - prom.one("sustained/cpu_ms")) / both.told
+    lost = both.told - (both.json_lines or 0)
+    return Figure(f"JSON: CPU per operation at {rate}", "us", cpu_us, 0.8, lost=lost, vendor=vendor)
 
 
 def _finalize(folder: Path, rounds: int) -> list[Figure]:
@@ -236,7 +248,7 @@ def _finalize(folder: Path, rounds: int) -> list[Figure]:
     for what, env in (("", NONE), (", output blocked", block)):
         played = Played()
         for _ in range(max(3, rounds // 30)):
-            play(folder, "finalize", into=played, interval_us=DUMP_INTERVAL_US, env=env)
+            play(folder, "finalize", into=played, interval_us=GENTLE_INTERVAL_US, env=env)
         times = played.of("finalize")
         figures.append(
             Figure(

@@ -76,6 +76,7 @@ void measure_pairs(unsigned rounds);
 void measure_paced(unsigned rounds);
 void measure_counts(void);
 void measure_sustained(unsigned rounds);
+void measure_gentle(unsigned rounds);
 void measure_finalize(const char *ours);
 void measure_memory(const char *ours);
 void measure_dump(const char *ours, unsigned rounds);

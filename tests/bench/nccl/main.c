@@ -10,10 +10,9 @@ static const struct {
 	const char *what;
 	void (*measure)(unsigned rounds);
 } with_both[] = {
-	{ "warm", measure_warm },
-	{ "pairs", measure_pairs },
-	{ "paced", measure_paced },
-	{ "sustained", measure_sustained },
+	{ "warm", measure_warm },     { "pairs", measure_pairs },
+	{ "paced", measure_paced },   { "sustained", measure_sustained },
+	{ "gentle", measure_gentle },
 };
 
 static int measure_ours(const char *what, const char *ours, unsigned rounds)
