@@ -27,20 +27,26 @@ def pytest_configure() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """CI has less time than the long tests take: commits take turns (.ci/run)."""
     parser.addoption("--turn", type=Turn.of, help="K/N: of the long tests the K-th part of N")
+    parser.addoption("--case-turn", type=Turn.of, help="the same, of the cases")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the long tests whose turn it is not; cases are always run, for the page's sake."""
+    """Leave out those whose turn it is not."""
     turn: Turn | None = config.getoption("turn")
-    if not turn:
-        return
-    left_out = [
-        item
-        for item in items
-        if item.get_closest_marker("long")
-        and not item.get_closest_marker("case")
-        and not turn.has(item.nodeid.partition("[")[0])
-    ]
+    case_turn: Turn | None = config.getoption("case_turn")
+    SESSION.part = bool(case_turn)
+
+    def has_turn(item: pytest.Item) -> bool:
+        case = item.get_closest_marker("case")
+        if case:  # those of a line of the page together
+            return not case_turn or case_turn.has(repr(case.args))
+        return (
+            not turn
+            or not item.get_closest_marker("long")
+            or turn.has(item.nodeid.partition("[")[0])
+        )
+
+    left_out = [item for item in items if not has_turn(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
@@ -148,5 +154,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     A turn may leave out all that this run would have had; that is no failure.
     """
     SESSION.write()
-    if session.config.getoption("turn") and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+    turns = session.config.getoption("turn") or session.config.getoption("case_turn")
+    if turns and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         session.exitstatus = pytest.ExitCode.OK

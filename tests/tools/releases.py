@@ -1,8 +1,8 @@
 """Run what is marked as a case on every other release of Slurm: python -m tests.tools.releases.
 
-With `--turn K/N` on one of them, which is another one for another K. Other words go to pytest. The
-releases run side by side: most of a case is waiting for Slurm. A release that no mirror gives is
-said loudly and left out.
+With `--turn K/N` a part of the cases on one of them: another part or another release for another K.
+Other words go to pytest. The releases run side by side: most of a case is waiting for Slurm. A
+release that no mirror gives is said loudly and left out.
 """
 
 import argparse
@@ -40,7 +40,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turn", type=Turn.of)
     known, words = parser.parse_known_args()
-    suites = [known.turn.choose(list(tree.SUITES))] if known.turn else list(tree.SUITES)
+    suites = list(tree.SUITES)
+    if known.turn:
+        part = known.turn.part_for(suites)
+        words += ["--case-turn", f"{part.part}/{part.parts}"]
+        suites = [known.turn.choose(suites)]
     with ThreadPoolExecutor(len(suites)) as pool:
         return 0 if all(list(pool.map(partial(run, words=words), suites))) else 1
 

@@ -48,6 +48,30 @@ def test_a_run_that_differs_from_the_page_is_told(change: dict[str, Any]) -> Non
     assert check(render(RUNS), RUNS | {"22.05": OLD | change})
 
 
+def test_a_part_of_the_cases_on_a_release_need_only_be_on_the_page() -> None:
+    seen = {"24.11": {"lines": {"Lifecycle": {"a job is requeued": "passed"}}, "tables": {}}}
+    part = {"24.11": seen["24.11"] | {"part": True}}
+    assert check(render(RUNS), seen)
+    assert check(render(RUNS), part) == []
+    assert check(render(RUNS), {"22.05": OLD} | part) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lines": {"Lifecycle": {"a job is requeued": "failed"}}},
+        {"lines": {"Lifecycle": {"a new case": "passed"}}},
+        {"tables": {"Modes": [["given", "seen"], ["prom", "off"]]}},
+    ],
+    ids=["failure", "new line", "another cell"],
+)
+def test_what_a_part_of_the_cases_saw_and_the_page_does_not_say_is_told(
+    change: dict[str, Any],
+) -> None:
+    part = {"lines": {}, "tables": {}, "part": True} | change
+    assert check(render(RUNS), {"22.05": OLD, "24.11": part})
+
+
 def test_of_several_tests_of_a_line_the_worst_counts() -> None:
     session = Session()
     for outcome in ("passed", "failed", "passed", "skipped"):

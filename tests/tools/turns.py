@@ -35,3 +35,7 @@ class Turn:
     def choose(self, ones: Sequence[_One]) -> _One:
         """Return the one whose turn it is."""
         return ones[self.part % len(ones)]
+
+    def part_for(self, ones: Sequence[object]) -> Self:
+        """Return the part of it that the one whose turn it is gets, so that each gets all parts."""
+        return type(self)(self.part // len(ones), -(-self.parts // len(ones)))

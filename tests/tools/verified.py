@@ -41,6 +41,7 @@ class Session:
 
     def __init__(self) -> None:
         self.slurm = ""  # version of the session's cluster
+        self.part = False  # some cases have been left out
         self.lines: dict[str, dict[str, str]] = {}
         self.tables: dict[str, Rows] = {}
 
@@ -62,6 +63,7 @@ class Session:
             for section, lines in self.lines.items():
                 seen["lines"].setdefault(section, {}).update(lines)
             seen["tables"].update(self.tables)
+            seen["part"] = self.part and seen.get("part", True)
             path.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n")
 
 
@@ -146,9 +148,20 @@ def restrict(page: str, releases: Sequence[str]) -> str:
 
 def check(page: str, results: dict[str, dict[str, Any]]) -> list[str]:
     """Where the page differs from the runs, as a diff; none when it does not."""
-    wanted = restrict(page, sorted(results)).splitlines()
-    found = restrict(render(results), sorted(results)).splitlines()
-    return list(difflib.unified_diff(wanted, found, "the page", "the runs", lineterm="", n=0))
+    whole = {name: seen for name, seen in results.items() if not seen.get("part")}
+    wanted = restrict(page, sorted(whole)).splitlines()
+    found = restrict(render(whole), sorted(whole)).splitlines()
+    difference = difflib.unified_diff(wanted, found, "the page", "the runs", lineterm="", n=0)
+    parts = [line for name in sorted({*results} - {*whole}) for line in _new(page, name, results)]
+    return [*(difference if whole else ()), *parts]
+
+
+def _new(page: str, name: str, results: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """What was seen in a part of the cases on a release, and is not on the page."""
+    known = restrict(page, [name]).splitlines()
+    for line in restrict(render({name: results[name]}), [name]).splitlines():
+        if line not in known:
+            yield f"+{line}"
 
 
 def main() -> int:
