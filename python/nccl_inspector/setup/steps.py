@@ -220,7 +220,12 @@ class DirectoryStep:
         return Look(State.DONE, str(self.path))
 
     def apply(self, host: Host, journal: Journal) -> None:
-        """Make it, and the directories above it that are missing, which are root's and 0755."""
+        """Make it, and the directories above it that are missing, which are root's and 0755.
+
+        A step before this one may have made it: systemd-tmpfiles makes the default ones.
+        """
+        if self.look(host, journal).state is State.DONE:
+            return
         uid, gid = host.id_of(self.owner), host.id_of(self.owner, "group")
         if uid is None:
             raise InspectorError(f"{self.path}: no account {self.owner}")

@@ -6,7 +6,8 @@ The hosts are root directories of images; useradd and systemctl are the real one
 
 import fcntl
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,10 @@ import pytest
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import read_config
 from nccl_inspector.setup.host import Host
-from nccl_inspector.setup.plan import AGENT_UNIT
-from nccl_inspector.setup.run import apply, take_back_all
-from nccl_inspector.setup.site_file import read_site
-from nccl_inspector.setup.steps import UnitStep
+from nccl_inspector.setup.plan import AGENT_UNIT, controller_steps
+from nccl_inspector.setup.run import apply, look, take_back_all
+from nccl_inspector.setup.site_file import SiteFile, read_site
+from nccl_inspector.setup.steps import DirectoryStep, State, TmpfilesStep, UnitStep
 from tests.support.host_image import SITE, SLURM_CONF, make_image, setup, tree
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes accounts and gives files away")
@@ -249,6 +250,38 @@ class Booted(Host):
     @property
     def has_systemd(self) -> bool:
         return True
+
+
+class WithTmpfiles(Booted):
+    """The same, and systemd-tmpfiles makes there what it is told, of the image's account."""
+
+    def id_of(self, account: str, file: str = "passwd") -> int | None:
+        return 642 if account == "nccl-inspector" else super().id_of(account, file)
+
+    def call(self, words: Sequence[str]) -> None:
+        assert words[:2] == ["systemd-tmpfiles", "--create"]
+        super().call([*words[:2], f"--root={self.root}", str(self.at(Path(words[2])))])
+
+
+@pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="no systemd-tmpfiles")
+def test_the_default_directories_of_a_controller_are_made_once(image: Path) -> None:
+    with (image / "etc/passwd").open("a") as file:
+        file.write("nccl-inspector:x:642:642::/nonexistent:/usr/sbin/nologin\n")
+    with (image / "etc/group").open("a") as file:
+        file.write("nccl-inspector:x:642:\n")
+    host = WithTmpfiles(image)
+    steps = [
+        one
+        for one in controller_steps(host, SiteFile())
+        if isinstance(one, TmpfilesStep | DirectoryStep)
+    ]
+    assert not look(host, "controller", steps).has(State.REFUSED)
+    assert len(steps) == 3
+    apply(host, "controller", steps)
+    for name in ("reports", "store"):
+        found = (image / "var/lib/nccl-inspector" / name).stat()
+        assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (642, 642, 0o711)
+    assert not look(host, "controller", steps).has(State.TO_DO)
 
 
 SYSTEMCTL = """#!/bin/sh
