@@ -30,7 +30,7 @@ def _run(role: str, site: Path | None, root: Path, apply: bool, undo: bool) -> N
     host = Host(root.absolute())
     if undo:
         for line in take_back_all(host, role):
-            click.echo(f"  stays    {line}")
+            click.echo(f"  {line}")
         click.echo(f"What setup {role} had changed is undone.")
         return
     steps = ROLES[role](host, read_site(site))

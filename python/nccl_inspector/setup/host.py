@@ -64,16 +64,19 @@ class Host:
         """Return where a path of the host is here."""
         return self.root / path.relative_to("/")
 
+    def missing_parents(self, path: Path) -> list[Path]:
+        """Return the directories above a path that are not there, the outermost first."""
+        return [one for one in reversed(path.parents) if not self.at(one).exists()]
+
     def make_parents(self, path: Path) -> None:
         """Make the directories above a path that are missing, as 0755 whatever the umask is.
 
         Raises:
             OSError: one of them cannot be made.
         """
-        missing = [one for one in self.at(path).parents if not one.exists()]
-        for one in reversed(missing):
-            one.mkdir(mode=0o755)
-            one.chmod(0o755)
+        for one in self.missing_parents(path):
+            self.at(one).mkdir(mode=0o755)
+            self.at(one).chmod(0o755)
 
     def read(self, path: Path) -> bytes | None:
         """Return the content of a file; None if there is none.

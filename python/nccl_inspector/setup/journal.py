@@ -26,7 +26,7 @@ def fingerprint(data: bytes) -> str:
 class Change:
     """A change; `kind` says which of the other fields matter."""
 
-    kind: str  # file, directory, unit, account
+    kind: str  # file, directory, parent (of these two), unit, account
     what: str  # a path or a name
     written: str = ""  # file: the fingerprint of what was written
     before: str | None = None  # file: its text before; None: there was none. unit: how it was
@@ -60,6 +60,11 @@ class Journal:
         found = (one.written for one in reversed(self.changes)
                  if (one.kind, one.what) == ("file", str(path)))  # fmt: skip
         return next(found, "")
+
+    def note_parents(self, path: Path) -> None:
+        """Add the directories above a path that are missing, and about to be made."""
+        for one in self._host.missing_parents(path):
+            self.note(Change("parent", str(one)))
 
     def note(self, change: Change) -> None:
         """Add a change that is about to be made."""

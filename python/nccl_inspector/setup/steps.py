@@ -100,6 +100,7 @@ class OwnFile:
         """Write it."""
         found = host.read(self.path)
         before = None if found is None else found.decode("utf-8", "surrogateescape")
+        journal.note_parents(self.path)
         journal.note(Change("file", str(self.path), fingerprint(self.data), before))
         write(host, self.path, self.data)
 
@@ -152,6 +153,7 @@ class PlugstackLineStep:
         added = " ".join(self._line) + "\n"
         data = (rest + added).encode("utf-8", "surrogateescape")
         before = None if host.read(path) is None else ""
+        journal.note_parents(path)
         journal.note(Change("file", str(path), fingerprint(data), before, added, earlier))
         write(host, path, data)
 
@@ -230,6 +232,7 @@ class DirectoryStep:
         if uid is None:
             raise InspectorError(f"{self.path}: no account {self.owner}")
         place = host.at(self.path)
+        journal.note_parents(self.path)
         journal.note(Change("directory", str(self.path)))
         try:
             host.make_parents(self.path)
@@ -369,7 +372,8 @@ def _undo_directory(host: Host, change: Change) -> str:
     except FileNotFoundError:
         return ""
     except OSError:
-        return f"{change.what} is not empty, and stays"
+        # Others' files in a directory that was only on the way need no word.
+        return "" if change.kind == "parent" else f"{change.what} is not empty, and stays"
     return ""
 
 
@@ -392,7 +396,7 @@ def undo(host: Host, change: Change) -> str:
     try:
         if change.kind == "file":
             return _undo_file(host, change)
-        if change.kind == "directory":
+        if change.kind in ("directory", "parent"):
             return _undo_directory(host, change)
     except OSError as err:
         raise InspectorError(f"{change.what}: {err.strerror}") from err
