@@ -37,7 +37,8 @@ def standard_error(shares: Floats, lengths: Floats) -> float:
     if even >= 1:
         return 0.0
     apart = shares - float(np.sum(weights * shares))
-    return float(np.sqrt(np.sum(weights**2 * apart**2) / (1 - even)))
+    with np.errstate(over="ignore"):  # of claims that cannot be true: infinite, so nothing is told
+        return float(np.sqrt(np.sum(weights**2 * apart**2) / (1 - even)))
 
 
 def felt_later(replay: Replay, whole: WhatIf, first_half: WhatIf) -> float:

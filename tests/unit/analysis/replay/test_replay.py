@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The replay of exact records: who is late by its own doing, and what that costs the job."""
 
+import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +14,7 @@ from nccl_inspector.analysis.replay import records as records_module
 from nccl_inspector.analysis.replay.bound_gaps import gaps_if_faster
 from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TRANSFER, Cause
 from nccl_inspector.analysis.replay.changes import find_changes
+from nccl_inspector.analysis.replay.costs import standard_error
 from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
 from nccl_inspector.analysis.replay.met_outside import met_before
@@ -457,3 +460,9 @@ def test_records_that_no_others_join_say_that_a_fault_might_not_have_shown() -> 
     assert not judged.seen
     assert "4 of 16 processes" in judged.why_not
     assert judge_records([], ["n0"], [0]).why_not
+
+
+def test_shares_that_cannot_be_true_have_an_infinite_error_and_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert standard_error(np.array([1e300, 0.0]), np.ones(2)) == math.inf
