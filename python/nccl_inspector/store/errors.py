@@ -8,5 +8,9 @@ class IndexUnavailableError(InspectorError):
     """It cannot be used now: it is locked, full, down, or not ours to read; later it may be."""
 
 
+class UnstorableError(InspectorError):
+    """The engine refuses a value of a report's rows; those of other reports it may take."""
+
+
 class BrokenIndexError(InspectorError):
     """It is not a valid index; it can be made again from the stored reports."""

@@ -28,7 +28,8 @@ def writing(place: IndexPlace, gid: int | None) -> Iterator[Connection]:
     `gid`: the group that may read all of it, if it is a file.
 
     Raises:
-        IndexUnavailableError, BrokenIndexError: as their names say; nothing was written.
+        IndexUnavailableError, BrokenIndexError, UnstorableError: as their names say; nothing was
+            written.
         InspectorError: another release wrote it, or the setting is wrong.
         OSError: its rights cannot be set.
     """

@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.store.errors import BrokenIndexError, IndexUnavailableError
+from nccl_inspector.store.errors import BrokenIndexError, IndexUnavailableError, UnstorableError
 from nccl_inspector.store.tables import METADATA, OF_JOB, VERSION
 from nccl_inspector.system.printable import printable
 
@@ -29,6 +29,8 @@ _CONNECT = {
 # In each transaction and not at login, so that a pooler such as PgBouncer hands them on.
 _LIMITS = "SET LOCAL statement_timeout = '30s'; SET LOCAL lock_timeout = '10s'"
 _MAKING = 0x6E63636C  # the advisory lock of those who make the tables at the same time
+# A value or a constraint does not admit the rows: classes of SQLSTATE.
+_REFUSED = ("22", "23")
 # Our tables were changed, or are not there: classes of SQLSTATE.
 _CHANGED = ("42P01", "42703", "42804", "42883")
 _LINE_CHARS = 200
@@ -141,6 +143,8 @@ def _errors_of(where: str) -> Iterator[None]:
         yield
     except DBAPIError as err:
         state = getattr(err.orig, "sqlstate", None) or ""
+        if state.startswith(_REFUSED):
+            raise UnstorableError(f"{where}: refuses a report's rows: {_words(err)}") from err
         if state.startswith(_CHANGED):
             raise BrokenIndexError(
                 f"{where}: its tables are not as this release made them ({_words(err)}): repair "
@@ -174,7 +178,8 @@ def writing_database(words: str) -> Iterator[Connection]:
     """Give the index for writing, make its tables if needed, and commit at the end.
 
     Raises:
-        IndexUnavailableError, BrokenIndexError: as their names say; nothing was written.
+        IndexUnavailableError, BrokenIndexError, UnstorableError: as their names say; nothing was
+            written.
         InspectorError: the setting is wrong, or another release wrote the index.
     """
     url = check_url(words)

@@ -15,11 +15,15 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sqlalchemy import Connection, create_engine
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 from sqlalchemy.pool import NullPool
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.store.errors import BrokenIndexError, IndexUnavailableError
+from nccl_inspector.store.errors import (
+    BrokenIndexError,
+    IndexUnavailableError,
+    UnstorableError,
+)
 from nccl_inspector.store.owner import current_name, is_owner
 from nccl_inspector.store.place import INDEX, user_index
 from nccl_inspector.store.sqlite_schema import migrate, version_of
@@ -37,9 +41,12 @@ def _errors_of(path: Path) -> Iterator[None]:
     Raises:
         IndexUnavailableError: it is locked, cannot be opened, or the disk is full.
         BrokenIndexError: it is not a valid index.
+        UnstorableError: it refuses a value.
     """
     try:
         yield
+    except (OverflowError, sqlite3.IntegrityError, IntegrityError) as err:
+        raise UnstorableError(f"{path}: refuses a report's rows: {_words(err)}") from err
     except (sqlite3.OperationalError, OperationalError) as err:
         raise IndexUnavailableError(f"{path}: cannot be used now: {_words(err)}") from err
     except (sqlite3.DatabaseError, DatabaseError) as err:

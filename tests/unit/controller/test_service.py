@@ -20,6 +20,7 @@ from nccl_inspector.controller.outcome import Outcome
 from nccl_inspector.controller.passes import TRIES_MAX, Controller
 from nccl_inspector.controller.queue import TORN_S, Queue
 from nccl_inspector.controller.report_child import Makers, make_report
+from nccl_inspector.controller.unentered import noted
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card
@@ -216,6 +217,33 @@ def test_a_database_that_is_down_delays_rows_and_no_report(
     caplog.clear()
     run_pass(config, usual_makers(config))
     assert "later" not in caplog.text
+
+
+def test_a_report_that_the_database_refuses_delays_no_other(
+    config: Config, tmp_path: Path, postgres: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    database = postgres.new_database()
+    config = replace(config, store_url=postgres.url(database), cluster="c1")
+    ended_job(config, tmp_path, 41)
+    run_pass(config, usual_makers(config))
+    postgres.stop()
+    try:
+        for number in (42, 43, 44):
+            ended_job(config, tmp_path, number)
+        run_pass(config, usual_makers(config))
+    finally:
+        postgres.start()
+    postgres.run_sql(database, "ALTER TABLE jobs ADD CONSTRAINT odd CHECK (job_id <> 43)")
+    for _ in range(2):
+        run_pass(config, usual_makers(config))
+        assert stored(config) == [41, 42, 44]
+        assert set(noted(config.controller_dir)) == {(43, 0)}, "for the doctor"
+    assert "job 43: " in caplog.text
+    assert "refuses a report's rows" in caplog.text
+    postgres.run_sql(database, "ALTER TABLE jobs DROP CONSTRAINT odd")
+    run_pass(config, usual_makers(config))
+    assert stored(config) == [41, 42, 43, 44]
 
 
 def test_what_cannot_be_looked_at_of_one_job_holds_no_other(config: Config, tmp_path: Path) -> None:

@@ -13,7 +13,11 @@ from sqlalchemy.exc import DBAPIError
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.store import postgresql
 from nccl_inspector.store.card_rows import rows_of
-from nccl_inspector.store.errors import BrokenIndexError, IndexUnavailableError
+from nccl_inspector.store.errors import (
+    BrokenIndexError,
+    IndexUnavailableError,
+    UnstorableError,
+)
 from nccl_inspector.store.index import forget, put, reading, writing
 from nccl_inspector.store.place import IndexPlace
 from nccl_inspector.store.queries import JobFilter, find_jobs, last_jobs
@@ -132,45 +136,16 @@ def test_services_that_begin_at_the_same_moment_make_the_tables_once(place: Inde
     assert sorted(ids(place, JobFilter())) == [1, 2, 3, 4]
 
 
-# What may be wrong with a database, with what an administrator reads of it. Some return how to undo
-# it.
+# What may be wrong with a database, with what an administrator reads of it. A statement is run in
+# the database, or in that of PostgreSQL's own where it is about the whole; a function returns how
+# to undo what it did.
 
-Undo = Callable[[], object] | None
+Undo = Callable[[], object]
 
 
 def _is_down(postgres: Postgres, _database: str) -> Undo:
     postgres.stop()
     return postgres.start
-
-
-def _is_read_only(postgres: Postgres, database: str) -> Undo:
-    postgres.run_sql(database, f"ALTER DATABASE {database} SET default_transaction_read_only = on")
-    return None
-
-
-def _is_gone(postgres: Postgres, database: str) -> Undo:
-    postgres.run_sql("postgres", f"DROP DATABASE {database}")
-    return None
-
-
-def _is_newer(postgres: Postgres, database: str) -> Undo:
-    postgres.run_sql(database, "UPDATE schema_version SET version = version + 1")
-    return None
-
-
-def _lacks_a_column(postgres: Postgres, database: str) -> Undo:
-    postgres.run_sql(database, "ALTER TABLE jobs DROP COLUMN summary")
-    return None
-
-
-def _has_another_type(postgres: Postgres, database: str) -> Undo:
-    postgres.run_sql(database, "ALTER TABLE jobs ALTER COLUMN ranks TYPE timestamp USING now()")
-    return None
-
-
-def _lost_a_table(postgres: Postgres, database: str) -> Undo:
-    postgres.run_sql(database, "DROP TABLE kinds")
-    return None
 
 
 def _is_locked(postgres: Postgres, database: str) -> Undo:
@@ -179,26 +154,45 @@ def _is_locked(postgres: Postgres, database: str) -> Undo:
     return connection.close
 
 
-FAULTS: list[tuple[Callable[[Postgres, str], Undo], type[InspectorError], str]] = [
+FAULTS: list[tuple[Callable[[Postgres, str], Undo] | str, type[InspectorError], str]] = [
     (_is_down, IndexUnavailableError, "cannot be used now: connection to server"),
-    (_is_read_only, IndexUnavailableError, "read-only transaction"),
-    (_is_gone, IndexUnavailableError, "does not exist"),
     (_is_locked, IndexUnavailableError, "lock timeout"),
-    (_is_newer, InspectorError, "another release"),
-    (_lacks_a_column, BrokenIndexError, "not as this release made them"),
-    (_has_another_type, BrokenIndexError, "not as this release made them"),
-    (_lost_a_table, BrokenIndexError, "not as this release made them"),
+    (
+        "ALTER DATABASE {0} SET default_transaction_read_only = on",
+        IndexUnavailableError,
+        "read-only transaction",
+    ),
+    ("DROP DATABASE {0}", IndexUnavailableError, "does not exist"),
+    ("UPDATE schema_version SET version = version + 1", InspectorError, "another release"),
+    ("ALTER TABLE jobs DROP COLUMN summary", BrokenIndexError, "not as this release made them"),
+    (
+        "ALTER TABLE jobs ALTER COLUMN ranks TYPE timestamp USING now()",
+        BrokenIndexError,
+        "not as this release made them",
+    ),
+    ("DROP TABLE kinds", BrokenIndexError, "not as this release made them"),
+    ("ALTER TABLE jobs ADD CHECK (job_id <> 2)", UnstorableError, "refuses a report's rows"),
+    (
+        "ALTER TABLE jobs ALTER COLUMN summary TYPE varchar(1) USING ''",
+        UnstorableError,
+        "refuses a report's rows: value too long",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("hurt", "kind", "words"), FAULTS)
 def test_a_database_that_cannot_be_used_is_one_line(
     postgres: Postgres, database: str, place: IndexPlace, monkeypatch: pytest.MonkeyPatch,
-    hurt: Callable[[Postgres, str], Undo], kind: type[InspectorError], words: str,
+    hurt: Callable[[Postgres, str], Undo] | str, kind: type[InspectorError], words: str,
 ) -> None:  # fmt: skip
     keep(place, card(1))
     monkeypatch.setattr(postgresql, "_LIMITS", "SET LOCAL lock_timeout = '200ms'")
-    undo = hurt(postgres, database)
+    undo = None
+    if isinstance(hurt, str):
+        whole = "{0}" in hurt
+        postgres.run_sql("postgres" if whole else database, hurt.format(database))
+    else:
+        undo = hurt(postgres, database)
     try:
         with pytest.raises(kind, match=words) as caught:
             keep(place, card(2))
