@@ -14,7 +14,7 @@ from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.model.wording import number
 from nccl_inspector.settings.config import Config
 from nccl_inspector.store.errors import UnstorableError
-from nccl_inspector.store.index import export_user, put, writing
+from nccl_inspector.store.index import export_users, put, writing
 from nccl_inspector.store.place import index_of
 
 GO_S = 20.0  # no report is made during this time
@@ -61,20 +61,15 @@ def _enter_each(config: Config, batch: list[tuple[int, int]]) -> tuple[int, str]
 def _enter_some(config: Config, batch: list[tuple[int, int]]) -> int:
     """Enter a few reports, then remove their notes; return how many could be read."""
     place, gid = index_of(config), group_id(config.report_group)
-    uids: set[int] = set()
-    done = 0
+    uids = []
     with writing(place, gid) as index:
         for job_id, attempt in batch:
             try:
                 rows = stored_rows(config.store_dir / f"{job_id}" / f"{attempt}.json", place)
             except (FileNotFoundError, RefusedError):
                 continue  # removed meanwhile, or nobody can read it
-            put(index, rows)
-            done += 1
-            if rows.job.uid is not None:
-                uids.add(rows.job.uid)
-    for uid in sorted(uids):
-        export_user(place, uid, gid)
+            uids.append(put(index, rows))
+    export_users(place, uids, gid)
     for job_id, attempt in batch:
         settle(config.controller_dir, job_id, attempt)
-    return done
+    return len(uids)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from nccl_inspector.controller.stored_rows import all_stored, group_id
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import export_user, forget_all, put, reading, writing
+from nccl_inspector.store.index import export_users, forget_all, put, reading, writing
 from nccl_inspector.store.place import INDEX, IndexPlace, index_of
 from nccl_inspector.store.read_back import all_rows
 from nccl_inspector.store.sqlite_file import writing_file
@@ -36,11 +36,6 @@ def _anew(place: IndexPlace, gid: int | None) -> Iterator[Connection]:
     beside.rename(place.file)
 
 
-def _export_all(place: IndexPlace, uids: set[int], gid: int | None) -> None:
-    for uid in sorted(uids):
-        export_user(place, uid, gid)
-
-
 def rebuild(config: Config) -> tuple[int, int]:
     """Make a new index of all stored reports; return how many it has, and how many were unusable.
 
@@ -48,18 +43,16 @@ def rebuild(config: Config) -> tuple[int, int]:
         OSError, InspectorError: it could not be made, and the old index stays.
     """
     place, gid = index_of(config), group_id(config.report_group)
-    uids: set[int] = set()
+    uids: set[int | None] = set()
     done = refused = 0
     with _anew(place, gid) as index:
         for rows in all_stored(place):
             if rows is None:
                 refused += 1
                 continue
-            put(index, rows)
+            uids.add(put(index, rows))
             done += 1
-            if rows.job.uid is not None:
-                uids.add(rows.job.uid)
-    _export_all(place, uids, gid)
+    export_users(place, uids, gid)
     return done, refused
 
 
@@ -74,16 +67,14 @@ def move(config: Config, target: str, say: Callable[[int], None] = lambda _done:
     """
     source, gid = index_of(config), group_id(config.report_group)
     place = index_of(replace(config, store_url="" if target == FILE else target))
-    uids: set[int] = set()
+    uids: set[int | None] = set()
     done = 0
     with reading(source) as (old, _), _anew(place, gid) as index:
         for rows in all_rows(old, source.cluster):
             named = replace(rows.job, cluster=place.cluster or rows.job.cluster)
-            put(index, replace(rows, job=named))
+            uids.add(put(index, replace(rows, job=named)))
             done += 1
             if done % 1000 == 0:
                 say(done)
-            if rows.job.uid is not None:
-                uids.add(rows.job.uid)
-    _export_all(place, uids, gid)
+    export_users(place, uids, gid)
     return done

@@ -62,6 +62,16 @@ def export_user(place: IndexPlace, uid: int, gid: int | None) -> None:
         export_file(place.file, uid, gid)
 
 
+def export_users(place: IndexPlace, uids: Iterable[int | None], gid: int | None) -> None:
+    """Do the same for several, each once. None: of a job whose user is not known.
+
+    Raises:
+        InspectorError, OSError: as of export_user(); those after it are not made either.
+    """
+    for uid in sorted({uid for uid in uids if uid is not None}):
+        export_user(place, uid, gid)
+
+
 def _storable(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return values that can be stored. (Texts from JSON may have half characters, or NULs.)"""
     return {
@@ -83,8 +93,8 @@ def _delete(index: Connection, keys: list[int]) -> None:
     index.execute(delete(JOBS).where(JOBS.c.key.in_(keys)))
 
 
-def put(index: Connection, rows: CardRows) -> None:
-    """Write the rows of one attempt, and remove its earlier rows."""
+def put(index: Connection, rows: CardRows) -> int | None:
+    """Write the rows of one attempt, and remove its earlier rows; return its user's uid."""
     job = _storable(asdict(rows.job))
     names = ("cluster", "job_id", "restart")
     same = [JOBS.c[name] == job[name] for name in names]
@@ -110,10 +120,13 @@ def put(index: Connection, rows: CardRows) -> None:
     _insert(
         index, insert(KINDS), [{"job": key, **_storable(one.pop("key")), **one} for one in kinds]
     )
+    return rows.job.uid
 
 
 def forget_all(index: Connection, cluster: str = "") -> None:
-    """Remove all rows of a cluster; without a name, of all."""
+    """Remove all rows of a cluster; without a name, of all. That may take as long as it takes."""
+    if index.dialect.name == "postgresql":
+        index.exec_driver_sql("SET LOCAL statement_timeout = 0")
     ours = [JOBS.c.cluster == cluster] if cluster else []
     for table in OF_JOB:
         index.execute(delete(table).where(table.c.job.in_(select(JOBS.c.key).where(*ours))))
