@@ -10,7 +10,7 @@ _PROGRAM = """#!{python}
 import os, subprocess, sys
 options = dict(one[2:].partition("=")[::2] for one in sys.argv[1:] if one.startswith("--"))
 command = [one for one in sys.argv[1:] if not one.startswith("--")]
-per_node = int(options["ntasks-per-node"])
+per_node = int(options.get("ntasks-per-node", 1))
 tasks = []
 for rank in range(int(options["ntasks"])):
     node = f"n{{rank // per_node + 1}}"

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import duckdb
 
-from nccl_inspector.capture.engine import DISK_FULL, Capture, Progress, load
+from nccl_inspector.capture.engine import Capture, Progress, Read, load, read_here
 from nccl_inspector.capture.exact_card import as_card
 from nccl_inspector.capture.joined import WINDOW_S, join
 from nccl_inspector.capture.line_samples import sample_lines
 from nccl_inspector.capture.line_schema import quoted
 from nccl_inspector.capture.members import columns
 from nccl_inspector.capture.processes import as_summaries
+from nccl_inspector.capture.reader import DISK_FULL
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card
 from nccl_inspector.system.printable import visible
@@ -58,10 +59,12 @@ def analyze_directory(
     directory: Path,
     parquet: Path | None,
     bar: AbstractContextManager[Progress | None] | None = None,
+    read: Read = read_here,
 ) -> Card:
     """Return the card of the JSON lines below a directory; write Parquet if asked.
 
-    `bar` gives a function that is called with how much has been read.
+    `bar` gives a function that is called with how much has been read. `read` is who reads the
+    files.
 
     Raises:
         InspectorError: nothing in the directory can be read, there is no room, or the Parquet file
@@ -70,7 +73,7 @@ def analyze_directory(
     try:
         with (
             bar or _nothing() as progress,
-            load(directory, parquet is not None, progress) as capture,
+            load(directory, parquet is not None, progress, read) as capture,
         ):
             if parquet is not None:
                 _write_parquet(capture, parquet)

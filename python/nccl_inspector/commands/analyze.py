@@ -4,6 +4,8 @@
 It imports modules only when it needs them, because the agent starts through the same cli.py.
 """
 
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,26 @@ from nccl_inspector.commands.options import conf_option, path_type
 from nccl_inspector.commands.progress import progress_bar
 from nccl_inspector.settings.config import read_config
 
+_TASKS_MAX = 1024
+
 
 @click.command()
 @click.argument("directory", type=path_type)
 @click.option("--parquet", type=path_type, help="Also write all operations to this file.")
+@click.option(
+    "--slurm",
+    "tasks",
+    type=click.IntRange(1, _TASKS_MAX),
+    metavar="N",
+    help="Let N tasks of a Slurm step read the files.",
+)
+@click.option(
+    "--shared",
+    type=path_type,
+    default=".",
+    show_default="the current directory",
+    help="With --slurm: a directory that all nodes see, for temporary files.",
+)
 @conf_option
 @card_options
 @click.pass_context
@@ -31,6 +49,8 @@ def analyze(
     /,
     directory: Path,
     parquet: Path | None,
+    tasks: int | None,
+    shared: Path,
     conf: Path | None,
     **wished: Any,
 ) -> None:
@@ -38,12 +58,21 @@ def analyze(
 
     Operations are joined over the ranks by their numbers, so the figures are exact. It needs some
     30 bytes in TMPDIR for each operation. The exit status is as for report.
+
+    With --slurm the files are read by srun, in this job if there is one: all nodes must see
+    DIRECTORY and this program. The variables SLURM_PARTITION, SLURM_ACCOUNT, SLURM_TIMELIMIT and
+    the like are srun's.
     """
 
     from nccl_inspector.capture.analyze import analyze_directory
+    from nccl_inspector.capture.engine import read_here
+    from nccl_inspector.capture.slurm_tasks import slurm_reader
 
     def make() -> int:
         output = OutputOptions(sendmail=read_config(conf).sendmail, **wished)
-        return write_card(analyze_directory(directory, parquet, progress_bar()), output)
+        by_slurm = tasks and slurm_reader(tasks, shared, partial(click.echo, err=True))
+        with by_slurm or nullcontext(read_here) as read:
+            card = analyze_directory(directory, parquet, progress_bar(), read)
+        return write_card(card, output)
 
     exit_judging(context, make)

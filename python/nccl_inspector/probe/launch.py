@@ -10,29 +10,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
-from pathlib import Path
 from typing import Self
 
 from nccl_inspector.probe.errors import ProbeError
 from nccl_inspector.probe.rank import KEY_VARIABLE, count_of
+from nccl_inspector.system.own_code import words_to_run
 from nccl_inspector.system.printable import printable
 
-_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
-# Only our own package is taken from where it lies here: what is beside it must hide nothing of the
-# Python that runs it, and another release that this Python has must not be taken for ours.
-_PROGRAM = (
-    "import importlib.util, sys\n"
-    "if sys.version_info < (3, 11):\n"
-    "    sys.exit('nccl-inspector probe: %s is Python %d.%d, and 3.11 is needed'\n"
-    "             % ((sys.executable,) + sys.version_info[:2]))\n"
-    "place = sys.argv[1] + '/nccl_inspector'\n"
-    "spec = importlib.util.spec_from_file_location('nccl_inspector', place + '/__init__.py',\n"
-    "                                              submodule_search_locations=[place])\n"
-    "module = sys.modules['nccl_inspector'] = importlib.util.module_from_spec(spec)\n"
-    "spec.loader.exec_module(module)\n"
-    "from nccl_inspector.probe.rank import main\n"
-    "sys.exit(main(sys.argv[2:]))\n"
-)
 _SAID_BYTES_MAX = 1 << 16
 _LINES_SHOWN = 3
 _END_S, _FAILED_END_S = 10.0, 1.0
@@ -85,10 +69,11 @@ def gpus_per_node(environ: Mapping[str, str], nodes: int) -> int:
 
 
 def _python_words(step: Step, host: str, port: int) -> list[str]:
-    return [
-        step.python, "-c", _PROGRAM, str(_PACKAGE_ROOT), host, str(port), step.backend,
-        step.interface, str(step.limit_s),
-    ]  # fmt: skip
+    return words_to_run(
+        step.python,
+        "nccl_inspector.probe.rank",
+        [host, str(port), step.backend, step.interface, str(step.limit_s)],
+    )
 
 
 def srun_words(step: Step, port: int) -> list[str]:

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn files of JSON lines into Parquet files, and note what else they say.
+
+DuckDB gets only descriptors of regular files, never a path that a user controls. Files that it
+cannot read itself are first copied line by line: a truncated gzip file, a line that is too long, or
+lines without a header.
+"""
+
+import errno
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import duckdb
+
+from nccl_inspector.capture.capture_files import CaptureFile, opened
+from nccl_inspector.capture.line_records import Json, parse_record
+from nccl_inspector.capture.line_schema import quoted, select_lines
+from nccl_inspector.capture.lines import read_lines
+from nccl_inspector.capture.members import COLL, P2P
+from nccl_inspector.capture.restore import needs_context, restored
+from nccl_inspector.errors import RefusedError
+
+MEMORY = "1GB"  # for DuckDB; the rest of the process needs some 200 MB
+_BATCH_FILES, _BATCH_BYTES = 64, 1 << 30
+_SNIFFED_LINES = 32
+_COPY_BYTES = 1 << 20
+_TAIL_BYTES = 64 << 10
+DISK_FULL = os.strerror(errno.ENOSPC)  # DuckDB's error texts contain it
+
+
+@dataclass
+class Notes:
+    """What was found besides the operations."""
+
+    parts: list[str] = field(default_factory=list)  # Parquet files, one row for each line
+    refused: Counter[str] = field(default_factory=Counter)  # lines, by reason
+    unknown: Counter[str] = field(default_factory=Counter)  # members not in members.py
+    # Metadata of the lines that were looked at: of the first ones, and of the last one of a file.
+    metadata: list[Json] = field(default_factory=list)
+
+    def add(self, other: "Notes") -> None:
+        """Add what was found in later files."""
+        self.parts += other.parts
+        self.refused.update(other.refused)
+        self.unknown.update(other.unknown)
+        self.metadata += other.metadata
+
+
+def connect(folder: Path) -> duckdb.DuckDBPyConnection:
+    """Return a database in limited memory that may spill into a folder."""
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": MEMORY,
+        "threads": len(os.sched_getaffinity(0)),  # what Slurm gives a task
+        "temp_directory": str(folder / "spilled"),
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "preserve_insertion_order": "false",
+    }
+    return duckdb.connect(":memory:", config=config)
+
+
+def _sniff(fd: int, file: CaptureFile, notes: Notes) -> bool:
+    """Look at the first lines and note their metadata; return whether lines need a header."""
+    ignored: Counter[str] = Counter()
+    first = list(islice(read_lines(fd, file.gzipped, ignored), _SNIFFED_LINES))
+    bare = needs_context(first)
+    for line in restored(first, ignored) if bare else first:
+        try:
+            record = parse_record(line)
+        except RefusedError:
+            continue  # counted when the whole file is read
+        notes.unknown.update(record.unknown)
+        notes.metadata.append(record.metadata)
+    return bare
+
+
+def _look_at_end(fd: int, size: int, notes: Notes) -> None:
+    """Note the metadata of the last complete line; it has the number of lines lost until then."""
+    tail = os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+    for line in reversed(tail.split(b"\n")[-_SNIFFED_LINES:]):
+        try:
+            notes.metadata.append(parse_record(line).metadata)
+        except RefusedError:
+            continue
+        return
+
+
+def _copied(fd: int, file: CaptureFile, bare: bool, folder: Path, refused: Counter[str]) -> Path:
+    """Return our own copy of the lines of a file that DuckDB cannot read itself."""
+    lines = read_lines(fd, file.gzipped, refused)
+    handle, name = tempfile.mkstemp(dir=folder)
+    with os.fdopen(handle, "wb", buffering=_COPY_BYTES) as copy:
+        for line in restored(lines, refused) if bare else lines:
+            copy.write(line + b"\n")
+    return Path(name)
+
+
+def batches(files: Sequence[CaptureFile]) -> Iterator[list[int]]:
+    """Yield the indices of files to read together; these are all gzipped, or all plain."""
+    for gzipped in (False, True):
+        batch: list[int] = []
+        size = 0
+        for at, file in enumerate(files):
+            if file.gzipped != gzipped:
+                continue
+            batch.append(at)
+            size += file.size
+            if len(batch) == _BATCH_FILES or size >= _BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+
+class Reader:
+    """Reads files below a directory into Parquet files in a folder, whose names have a prefix."""
+
+    def __init__(
+        self,
+        sql: duckdb.DuckDBPyConnection,
+        directory: Path,
+        folder: Path,
+        everything: bool,
+        prefix: str = "",
+    ) -> None:
+        """`everything`: also read columns that the analysis does not need."""
+        self._sql = sql
+        self._directory = directory
+        self._folder = folder
+        self._everything = everything
+        self._prefix = prefix
+        self._written = 0
+        self.notes = Notes()
+
+    def read(self, files: Sequence[CaptureFile], batch: Sequence[int]) -> None:
+        """Read a batch of files, together if that is possible."""
+        gzipped = files[batch[0]].gzipped
+        with ExitStack() as stack:
+            plain: dict[str, int] = {}
+            for at in batch:
+                try:
+                    fd = stack.enter_context(opened(self._directory, files[at]))
+                except OSError:
+                    self.notes.refused["file_unreadable"] += 1
+                    continue
+                if _sniff(fd, files[at], self.notes):
+                    self._read_copy(fd, files[at], at, True)
+                    continue
+                plain[f"/proc/self/fd/{fd}"] = at
+                if not gzipped:
+                    _look_at_end(fd, files[at].size, self.notes)
+            if plain and not self._take(plain, gzipped):
+                for path, at in plain.items():
+                    if len(plain) == 1 or not self._take({path: at}, gzipped):
+                        self._read_copy(int(path.rpartition("/")[2]), files[at], at, False)
+
+    def _take(self, paths: dict[str, int], gzipped: bool) -> bool:
+        """Return whether DuckDB could read these files; if not, nothing was taken from them."""
+        everything = self._everything or gzipped
+        try:
+            part = self._write(select_lines(paths, COLL, everything, gzipped))
+            other = f"select count(*) from read_parquet({quoted(part)}) where reason = 'other_kind'"
+            parts = [part]
+            if self._sql.execute(other).fetchall()[0][0]:
+                query = select_lines(paths, P2P, everything, gzipped)
+                parts.append(
+                    self._write(
+                        query, "where reason not in ('not_a_record', 'proxy_trace', 'dump_stats')"
+                    )
+                )
+        except (duckdb.IOException, duckdb.InvalidInputException) as err:
+            if DISK_FULL in str(err):
+                raise  # the file is not the cause
+            return False
+        self.notes.parts += parts
+        return True
+
+    def _write(self, query: str, where: str = "") -> str:
+        self._written += 1
+        name = str(self._folder / f"{self._prefix}{self._written}.parquet")
+        self._sql.execute(
+            f"copy (select * from ({query}) {where}) to {quoted(name)} (format parquet)"
+        )
+        return name
+
+    def _read_copy(self, fd: int, file: CaptureFile, at: int, bare: bool) -> None:
+        copy = _copied(fd, file, bare, self._folder, self.notes.refused)
+        try:
+            if not self._take({str(copy): at}, False):
+                self.notes.refused["file_unreadable"] += 1
+        finally:
+            copy.unlink()
