@@ -62,7 +62,9 @@ def connect(folder: Path) -> duckdb.DuckDBPyConnection:
         "autoload_known_extensions": "false",
         "preserve_insertion_order": "false",
     }
-    return duckdb.connect(":memory:", config=config)
+    sql = duckdb.connect(":memory:", config=config)
+    sql.execute("set enable_progress_bar = false")  # it would be between the lines of the report
+    return sql
 
 
 def _sniff(fd: int, file: CaptureFile, notes: Notes) -> bool:

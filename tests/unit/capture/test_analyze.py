@@ -7,6 +7,7 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +27,7 @@ from nccl_inspector.capture.line_records import BYTES_MAX, NUMBER_MAX, TIME_US_M
 from nccl_inspector.capture.line_samples import SLOT_BITS, choose_bursts, sample_lines
 from nccl_inspector.capture.members import columns
 from nccl_inspector.capture.processes import as_summaries
+from nccl_inspector.capture.reader import connect
 from nccl_inspector.cli import cli
 from tests.support.json_lines import (
     START_US,
@@ -562,6 +564,12 @@ def test_a_full_tmpdir_is_an_error_of_one_line_and_leaves_nothing(
     assert done.stderr.splitlines() == [
         f"nccl-inspector: {lines}: not analysed, with {place} as TMPDIR: No space left on device"
     ]
+
+
+def test_a_query_that_takes_two_seconds_draws_no_bar_into_the_report(tmp_path: Path) -> None:
+    with closing(connect(tmp_path)) as sql:
+        found = sql.execute("select current_setting('enable_progress_bar')").fetchall()
+    assert found == [(False,)]
 
 
 def test_a_directory_without_lines_is_an_error_of_one_line(tmp_path: Path) -> None:
