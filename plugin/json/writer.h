@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json/writer.h - the thread of the JSON mode: ten times a second (fifty in verbose mode, whose
- * ring is shorter) it turns finished operations into lines, and every interval, or when there are
- * many, it appends them to the file.
+/* json/writer.h - the thread of the JSON mode: four to ten times a second (fifty in verbose mode,
+ * whose ring is shorter) it turns finished operations into lines, and every interval, or when there
+ * are many, it appends them to the file.
  *
  * It is not the thread of the beat: the user's directory may be on a file system that hangs, and
  * the box and the .prom files of this process must go on. It shares no lock with NCCL's threads.

@@ -4,9 +4,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import click
 
 from tests.support.repository import PYTHON_DIR
 
+# For a Python that job users can run: that of the tests may lie where they cannot go.
+USERS_PATHS = f"{PYTHON_DIR}:{Path(click.__file__).parents[1]}"
 MAIN = "from nccl_inspector.cli import main; main()"
 COMMAND = (sys.executable, "-c", MAIN)
 

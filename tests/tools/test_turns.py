@@ -24,7 +24,7 @@ def test_a_commits_number_chooses_a_part_that_is_there() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("parts", [1, 2, 5, 6])
+@pytest.mark.parametrize("parts", [2, 6])
 def test_each_release_has_each_part_of_the_cases(parts: int) -> None:
     suites = ["trixie", "forky"]
     seen = set()
@@ -32,8 +32,7 @@ def test_each_release_has_each_part_of_the_cases(parts: int) -> None:
         turn = Turn.of(f"{number}/{parts}")
         part = turn.part_for(suites)
         seen |= {(turn.choose(suites), test) for test in TESTS if part.has(test)}
-    wanted = parts >= len(suites) and parts % len(suites) == 0
-    assert (len(seen) == len(suites) * len(TESTS)) == wanted
+    assert len(seen) == len(suites) * len(TESTS)
 
 
 @pytest.mark.parametrize("words", ["1", "1/0", "x/2", "1/-1", ""])

@@ -37,5 +37,5 @@ class Turn:
         return ones[self.part % len(ones)]
 
     def part_for(self, ones: Sequence[object]) -> Self:
-        """Return the part of it that the one whose turn it is gets, so that each gets all parts."""
+        """Return the part to run on the chosen one; over all turns each one gets every part."""
         return type(self)(self.part // len(ones), -(-self.parts // len(ones)))

@@ -16,7 +16,7 @@ from nccl_inspector.capture.line_samples import sample_lines
 from nccl_inspector.capture.line_schema import quoted
 from nccl_inspector.capture.members import columns
 from nccl_inspector.capture.processes import as_summaries
-from nccl_inspector.capture.reader import DISK_FULL
+from nccl_inspector.capture.reader import NO_ROOM
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card
 from nccl_inspector.system.printable import visible
@@ -86,5 +86,5 @@ def analyze_directory(
         said = str(err).splitlines()[0]
         raise InspectorError(
             f"{directory}: not analysed, with {tempfile.gettempdir()} as TMPDIR: "
-            f"{DISK_FULL if DISK_FULL in said else visible(said)}"
+            f"{next((words for words in NO_ROOM if words in said), visible(said))}"
         ) from err

@@ -16,9 +16,9 @@ from nccl_inspector.capture.capture_files import END, CaptureFile, find_files, o
 from nccl_inspector.capture.collectives import join_once
 from nccl_inspector.capture.end_files import END_BYTES_MAX, End, parse_end
 from nccl_inspector.capture.line_records import Json
-from nccl_inspector.capture.line_schema import MARKER, OTHER_KIND, PROXY, UNTIMED, quoted
+from nccl_inspector.capture.line_schema import MARKER, OTHER_KIND, PROXY, UNTIMED
 from nccl_inspector.capture.operation_counts import count_kinds
-from nccl_inspector.capture.reader import Notes, Reader, batches, connect
+from nccl_inspector.capture.reader import Notes, Reader, batches, connect, parquet
 from nccl_inspector.errors import InspectorError
 
 # Called with the bytes read and all bytes.
@@ -188,8 +188,7 @@ def load(
             capture = Capture(sql, tuple(file.name for file in files), everything, refused)
             capture.ends = _read_ends(directory, files)
             _take_notes(capture, notes)
-            parts = ", ".join(map(quoted, notes.parts))
-            sql.execute(f"create view lines as from read_parquet([{parts}], union_by_name=true)")
+            sql.execute(f"create view lines as from {parquet(notes.parts)}")
             sql.execute(
                 "create view ops as select * exclude (reason, ring_dropped) from lines "
                 "where reason = ''"

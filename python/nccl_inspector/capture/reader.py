@@ -31,7 +31,7 @@ _BATCH_FILES, _BATCH_BYTES = 64, 1 << 30
 _SNIFFED_LINES = 32
 _COPY_BYTES = 1 << 20
 _TAIL_BYTES = 64 << 10
-DISK_FULL = os.strerror(errno.ENOSPC)  # DuckDB's error texts contain it
+NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # as DuckDB's errors have it
 
 
 @dataclass
@@ -52,6 +52,12 @@ class Notes:
         self.metadata += other.metadata
 
 
+def parquet(parts: Sequence[str]) -> str:
+    """Return the SQL for the rows of Parquet files, whatever their path looks like."""
+    listed = ", ".join(map(quoted, parts))
+    return f"read_parquet([{listed}], union_by_name=true, hive_partitioning=false)"
+
+
 def connect(folder: Path) -> duckdb.DuckDBPyConnection:
     """Return a database in limited memory that may spill into a folder."""
     config: dict[str, str | bool | int | float | list[str]] = {
@@ -63,7 +69,7 @@ def connect(folder: Path) -> duckdb.DuckDBPyConnection:
         "preserve_insertion_order": "false",
     }
     sql = duckdb.connect(":memory:", config=config)
-    sql.execute("set enable_progress_bar = false")  # it would be between the lines of the report
+    sql.execute("set enable_progress_bar = false")  # it goes to stdout, as the report does
     return sql
 
 
@@ -72,13 +78,17 @@ def _sniff(fd: int, file: CaptureFile, notes: Notes) -> bool:
     ignored: Counter[str] = Counter()
     first = list(islice(read_lines(fd, file.gzipped, ignored), _SNIFFED_LINES))
     bare = needs_context(first)
+    found: dict[tuple[str, int], list[Json]] = {}
     for line in restored(first, ignored) if bare else first:
         try:
             record = parse_record(line)
         except RefusedError:
             continue  # counted when the whole file is read
         notes.unknown.update(record.unknown)
-        notes.metadata.append(record.metadata)
+        said = record.metadata
+        found.setdefault((said["hostname"], said["pid"]), [said])[1:] = [said]
+    for of_process in found.values():
+        notes.metadata += of_process
     return bare
 
 
@@ -167,7 +177,7 @@ class Reader:
         everything = self._everything or gzipped
         try:
             part = self._write(select_lines(paths, COLL, everything, gzipped))
-            other = f"select count(*) from read_parquet({quoted(part)}) where reason = 'other_kind'"
+            other = f"select count(*) from {parquet([part])} where reason = 'other_kind'"
             parts = [part]
             if self._sql.execute(other).fetchall()[0][0]:
                 query = select_lines(paths, P2P, everything, gzipped)
@@ -177,7 +187,7 @@ class Reader:
                     )
                 )
         except (duckdb.IOException, duckdb.InvalidInputException) as err:
-            if DISK_FULL in str(err):
+            if any(words in str(err) for words in NO_ROOM):
                 raise  # the file is not the cause
             return False
         self.notes.parts += parts

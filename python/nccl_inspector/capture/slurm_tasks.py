@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read a large capture with the tasks of a Slurm step, which share a directory.
 
-The files are divided into batches, as for one process. A task takes the next batch that nobody has
-taken, makes Parquet files of it, and puts its notes beside them last. What a task that died had
-taken is left without notes, and is read again: first by another step, then here.
+The files are divided into pieces. A task takes the next piece that nobody has taken, makes Parquet
+files of it, and puts its notes beside them last. What a task that died had taken is left without
+notes, and is read again: first by another step, then here.
 """
 
 import json
 import os
 import secrets
 import shutil
+import signal
+import stat
 import subprocess
 import sys
 import time
@@ -18,18 +20,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import duckdb
+
 from nccl_inspector.capture.capture_files import CaptureFile
 from nccl_inspector.capture.engine import Progress
 from nccl_inspector.capture.reader import Notes, Reader, batches, connect
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.wording import number
+from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.own_code import words_to_run
 
 _PLAN = "plan.json"
 _STEPS_MAX = 2
-_LOOK_S = 0.5
-# A batch is read by one task; with fewer of them than tasks some would have nothing to do.
-_BATCHES_PER_TASK = 4
+_LOOK_S, _END_S = 0.5, 10.0
+_PIECES_PER_TASK = 4  # so that no task waits long for the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,86 +43,100 @@ class _Plan:
     directory: str
     everything: bool
     files: list[CaptureFile]
-    batches: list[list[int]]
+    pieces: list[list[int]]
 
 
 def _write(path: Path, what: object) -> None:
-    """Write a file that is whole once it is there."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    beside.write_text(json.dumps(what))
-    beside.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        replace_file(folder, path.name, json.dumps(what).encode(), 0o600)
+    finally:
+        os.close(folder)
 
 
 def _read_plan(work: Path) -> _Plan:
     said = json.loads((work / _PLAN).read_text())
     files = [CaptureFile(**one) for one in said["files"]]
-    return _Plan(said["directory"], said["everything"], files, said["batches"])
+    return _Plan(said["directory"], said["everything"], files, said["pieces"])
 
 
-def _read_notes(work: Path, at: int) -> Notes | None:
-    try:
-        said = json.loads((work / f"{at}.json").read_text())
-    except FileNotFoundError:
-        return None
-    notes = Notes([str(work / name) for name in said["parts"]])
+def _read_notes(work: Path, at: int) -> Notes:
+    said = json.loads((work / f"{at}.json").read_text())
+    notes = Notes([str(work / name) for name in said["parts"]], metadata=said["metadata"])
     notes.refused.update(said["refused"])
     notes.unknown.update(said["unknown"])
-    notes.metadata = said["metadata"]
     return notes
 
 
-def _claimed(work: Path, attempt: str, at: int) -> bool:
-    """Take a batch for this process; False: another one has it."""
+def _is_mine(work: Path, step: str, at: int) -> bool:
+    """Take a piece for this process; False: another one has it."""
     try:
-        os.close(os.open(work / f"{attempt}.{at}.taken", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        os.close(os.open(work / f"{step}.{at}.taken", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
         return False
     return True
 
 
-def _read_batch(plan: _Plan, work: Path, at: int) -> None:
-    """Read one batch, and put its notes there last."""
-    mine = work / f".{at}.{secrets.token_hex(4)}"
-    mine.mkdir(mode=0o700)
-    prefix = f"{mine.name[1:]}-"
-    sql = connect(mine)
+def _read_piece(plan: _Plan, work: Path, at: int) -> None:
+    """Read one piece, and put its notes there last."""
+    own = f"{at}-{secrets.token_hex(4)}"
+    spilled = work / f"{own}.spilled"
+    spilled.mkdir(mode=0o700)
+    sql = connect(spilled)
     try:
-        reader = Reader(sql, Path(plan.directory), work, plan.everything, prefix)
-        reader.read(plan.files, plan.batches[at])
+        reader = Reader(sql, Path(plan.directory), work, plan.everything, f"{own}-")
+        reader.read(plan.files, plan.pieces[at])
     finally:
         sql.close()
-        shutil.rmtree(mine, ignore_errors=True)
-    said = asdict(reader.notes) | {"parts": [Path(one).name for one in reader.notes.parts]}
+        shutil.rmtree(spilled, ignore_errors=True)
+    notes = reader.notes
+    said = {
+        "parts": [Path(one).name for one in notes.parts],
+        "refused": dict(notes.refused),
+        "unknown": dict(notes.unknown),
+        "metadata": notes.metadata,
+    }
     _write(work / f"{at}.json", said)
 
 
+def _first_piece(pieces: int) -> int:
+    """Return where this task begins, so that tasks do not all ask for the same pieces."""
+    try:
+        return int(os.environ["SLURM_PROCID"]) * pieces // int(os.environ["SLURM_NTASKS"]) % pieces
+    except (KeyError, ValueError, ZeroDivisionError):
+        return 0
+
+
 def main(words: Sequence[str]) -> int:
-    """Be one task: read batches until none is left. The words are the directory and the step."""
-    work, attempt = Path(words[0]), words[1]
-    plan = _read_plan(work)
-    for at in range(len(plan.batches)):
-        if not (work / f"{at}.json").exists() and _claimed(work, attempt, at):
-            _read_batch(plan, work, at)
+    """Be one task: read pieces until none is left. The words are the directory and the step."""
+    work, step = Path(words[0]), words[1]
+    try:
+        plan = _read_plan(work)
+        first = _first_piece(len(plan.pieces))
+        for at in (*range(first, len(plan.pieces)), *range(first)):
+            if not (work / f"{at}.json").exists() and _is_mine(work, step, at):
+                _read_piece(plan, work, at)
+    except (OSError, ValueError, duckdb.Error) as err:
+        print(f"nccl-inspector: {work}: {str(err).splitlines()[0]}", file=sys.stderr)
+        return 1
     return 0
 
 
 def _missing(plan: _Plan, work: Path) -> list[int]:
-    there = {name.name for name in work.iterdir()}
-    return [at for at in range(len(plan.batches)) if f"{at}.json" not in there]
+    there = {path.name for path in work.iterdir()}
+    return [at for at in range(len(plan.pieces)) if f"{at}.json" not in there]
 
 
-def _srun(work: Path, tasks: int, attempt: str) -> list[str]:
-    return [
-        "srun", f"--ntasks={tasks}", "--kill-on-bad-exit=0", "--no-kill", "--input=none",
-        "--quiet", "--job-name=nccl-inspector-analyze",
-        *words_to_run(sys.executable, __name__, [str(work), attempt]),
-    ]  # fmt: skip
+def _look_anew(work: Path) -> None:
+    """Change the directory: NFS would answer with what it knew some seconds ago."""
+    (work / "looked").touch()
+    (work / "looked").unlink()
 
 
 def _finer(files: Sequence[CaptureFile], tasks: int) -> list[list[int]]:
-    """Divide files into batches; into more than for one process if there would be too few."""
+    """Divide files into pieces; into more than for one process if there would be too few."""
     found = list(batches(files))
-    most = max(1, sum(map(len, found)) // (tasks * _BATCHES_PER_TASK))
+    most = max(1, len(files) // (tasks * _PIECES_PER_TASK))
     return [batch[at : at + most] for batch in found for at in range(0, len(batch), most)]
 
 
@@ -144,33 +162,41 @@ class SlurmReader:
         """Read them; `folder` is not used, because it is of this host.
 
         Raises:
-            InspectorError: there is no srun, or `work` cannot be written.
+            InspectorError: there is no srun, or `work` cannot be used.
         """
         del folder
         if shutil.which("srun") is None:
             raise InspectorError("--slurm: there is no srun here")
         plan = _Plan(str(directory.absolute()), everything, list(files), _finer(files, self.tasks))
-        with suppress(FileExistsError):
-            _write(self.work / _PLAN, asdict(plan))
-        for attempt in range(_STEPS_MAX):
-            left = _missing(plan, self.work)
-            if left:
-                self._step(plan, min(self.tasks, len(left)), f"step{attempt}", progress)
+        try:
+            return self._read(plan, progress)
+        except (OSError, ValueError, duckdb.Error) as err:
+            raise InspectorError(f"--slurm: {self.work}: {str(err).splitlines()[0]}") from err
+
+    def _read(self, plan: _Plan, progress: Progress | None) -> Notes:
+        _write(self.work / _PLAN, asdict(plan))
+        for step in range(_STEPS_MAX):
+            if left := _missing(plan, self.work):
+                self._run_step(plan, min(self.tasks, len(left)), f"step{step}", progress)
         for at in _missing(plan, self.work):
-            self.say(f"piece {at + 1} of {len(plan.batches)} is read here")
-            _read_batch(plan, self.work, at)
+            self.say(f"piece {at + 1} of {len(plan.pieces)} is read here")
+            _read_piece(plan, self.work, at)
         whole = Notes()
-        for at in range(len(plan.batches)):
-            if (notes := _read_notes(self.work, at)) is not None:
-                whole.add(notes)
+        for at in range(len(plan.pieces)):
+            whole.add(_read_notes(self.work, at))
         return whole
 
-    def _step(self, plan: _Plan, tasks: int, attempt: str, progress: Progress | None) -> None:
+    def _run_step(self, plan: _Plan, tasks: int, name: str, progress: Progress | None) -> None:
         """Run one step to its end; what it could not read is told."""
-        sizes = [sum(plan.files[one].size for one in batch) for batch in plan.batches]
+        sizes = [sum(plan.files[one].size for one in piece) for piece in plan.pieces]
+        words = [
+            "srun", f"--ntasks={tasks}", "--kill-on-bad-exit=0", "--no-kill", "--input=none",
+            "--job-name=nccl-inspector-analyze",
+            *words_to_run(sys.executable, __name__, [str(self.work), name], sys.path),
+        ]  # fmt: skip
         env = {**os.environ, "SLURM_NCCL_INSPECTOR": "off"}  # there is nothing to measure
-        words = _srun(self.work, tasks, attempt)
-        with subprocess.Popen(words, stdin=subprocess.DEVNULL, env=env) as step:
+        # On standard error, where a site's TaskProlog may print: the report is on the other.
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2, env=env) as step:
             try:
                 while step.poll() is None:
                     time.sleep(_LOOK_S)
@@ -179,13 +205,42 @@ class SlurmReader:
                         done = sum(size for at, size in enumerate(sizes) if at not in left)
                         progress(done, sum(sizes))
             except BaseException:
-                step.terminate()  # srun ends its tasks then
+                _end(step)
                 raise
+        _look_anew(self.work)
         if left_over := len(_missing(plan, self.work)):
             self.say(
-                f"{number(tasks, 'task')} of a step left {number(left_over, 'piece')} of "
-                f"{len(plan.batches)} unread (srun: status {step.returncode})"
+                f"{left_over} of {number(len(plan.pieces), 'piece')} not read by the step's "
+                f"{number(tasks, 'task')} (srun: exit status {step.returncode})"
             )
+
+
+def _end(step: subprocess.Popen[bytes]) -> None:
+    """End an srun, which ends its tasks; they write in a directory that is about to go."""
+    step.terminate()
+    try:
+        step.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        step.kill()
+        step.wait()
+
+
+def _check_shared(shared: Path) -> None:
+    """Refuse a directory in which somebody else may put another one in the place of ours.
+
+    Raises:
+        InspectorError: it is one, or is not there.
+    """
+    try:
+        found = shared.stat()
+    except OSError as err:
+        raise InspectorError(f"--shared: {shared}: {err.strerror}") from err
+    others = stat.S_IWGRP | stat.S_IWOTH if os.geteuid() == 0 else stat.S_IWOTH
+    is_ours = found.st_uid in (0, os.geteuid()) and not found.st_mode & others
+    if not is_ours and not found.st_mode & stat.S_ISVTX:
+        raise InspectorError(
+            f"--shared: {shared}: others can rename what is in it; take a directory of your own"
+        )
 
 
 @contextmanager
@@ -193,14 +248,24 @@ def slurm_reader(tasks: int, shared: Path, say: Callable[[str], None]) -> Iterat
     """Give a reader with a new directory below `shared`, which is removed at the end.
 
     Raises:
-        InspectorError: it cannot be made.
+        InspectorError: it cannot be made, or would not be safe there.
     """
+    _check_shared(shared)
     work = shared.absolute() / f".nccl-inspector-analyze.{secrets.token_hex(4)}"
     try:
         work.mkdir(mode=0o700)
     except OSError as err:
-        raise InspectorError(f"--slurm: {work.parent}: {err.strerror}") from err
+        raise InspectorError(f"--shared: {work.parent}: {err.strerror}") from err
+    # scancel and a time limit end in order, too.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield SlurmReader(tasks, work, say)
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
+        with suppress(OSError):  # a task that goes on for a moment may write once more
+            shutil.rmtree(work)
+        if work.exists():
+            time.sleep(_LOOK_S)
+            shutil.rmtree(work, ignore_errors=True)
+        if work.exists():
+            say(f"{work}: cannot be removed")

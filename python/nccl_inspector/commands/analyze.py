@@ -32,14 +32,12 @@ _TASKS_MAX = 1024
     "tasks",
     type=click.IntRange(1, _TASKS_MAX),
     metavar="N",
-    help="Let N tasks of a Slurm step read the files.",
+    help="Let N tasks of a Slurm step read the files; needs --shared.",
 )
 @click.option(
     "--shared",
     type=path_type,
-    default=".",
-    show_default="the current directory",
-    help="With --slurm: a directory that all nodes see, for temporary files.",
+    help="With --slurm: a directory of yours that all nodes see, for temporary files.",
 )
 @conf_option
 @card_options
@@ -50,7 +48,7 @@ def analyze(
     directory: Path,
     parquet: Path | None,
     tasks: int | None,
-    shared: Path,
+    shared: Path | None,
     conf: Path | None,
     **wished: Any,
 ) -> None:
@@ -59,18 +57,20 @@ def analyze(
     Operations are joined over the ranks by their numbers, so the figures are exact. It needs some
     30 bytes in TMPDIR for each operation. The exit status is as for report.
 
-    With --slurm the files are read by srun, in this job if there is one: all nodes must see
-    DIRECTORY and this program. The variables SLURM_PARTITION, SLURM_ACCOUNT, SLURM_TIMELIMIT and
-    the like are srun's.
+    With --slurm, the tasks of a Slurm step read the files. Inside a job it is a step of that job;
+    otherwise srun starts a new job. Set srun's variables, such as SLURM_PARTITION, to choose where.
+    All nodes must see DIRECTORY and this program. The 30 bytes are in --shared then.
     """
 
+    if (tasks is None) != (shared is None):
+        raise click.UsageError("--slurm and --shared go together.")
     from nccl_inspector.capture.analyze import analyze_directory
     from nccl_inspector.capture.engine import read_here
     from nccl_inspector.capture.slurm_tasks import slurm_reader
 
     def make() -> int:
         output = OutputOptions(sendmail=read_config(conf).sendmail, **wished)
-        by_slurm = tasks and slurm_reader(tasks, shared, partial(click.echo, err=True))
+        by_slurm = tasks and shared and slurm_reader(tasks, shared, partial(click.echo, err=True))
         with by_slurm or nullcontext(read_here) as read:
             card = analyze_directory(directory, parquet, progress_bar(), read)
         return write_card(card, output)

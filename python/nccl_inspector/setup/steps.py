@@ -372,7 +372,7 @@ def _undo_directory(host: Host, change: Change) -> str:
     except FileNotFoundError:
         return ""
     except OSError:
-        # Others' files in a directory that was only on the way need no word.
+        # A parent directory that others use stays, without a message.
         return "" if change.kind == "parent" else f"{change.what} is not empty, and stays"
     return ""
 

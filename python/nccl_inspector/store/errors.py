@@ -9,7 +9,7 @@ class IndexUnavailableError(InspectorError):
 
 
 class UnstorableError(InspectorError):
-    """The engine refuses a value of a report's rows; those of other reports it may take."""
+    """The engine refuses a value of a report's rows; other reports can still be entered."""
 
 
 class BrokenIndexError(InspectorError):

@@ -63,7 +63,7 @@ def export_user(place: IndexPlace, uid: int, gid: int | None) -> None:
 
 
 def export_users(place: IndexPlace, uids: Iterable[int | None], gid: int | None) -> None:
-    """Do the same for several, each once. None: of a job whose user is not known.
+    """Export the rows of several users; a uid of None is skipped.
 
     Raises:
         InspectorError, OSError: as of export_user(); those after it are not made either.
@@ -124,7 +124,10 @@ def put(index: Connection, rows: CardRows) -> int | None:
 
 
 def forget_all(index: Connection, cluster: str = "") -> None:
-    """Remove all rows of a cluster; without a name, of all. That may take as long as it takes."""
+    """Remove all rows of a cluster; without a name, of all.
+
+    From here on the transaction has no time limit.
+    """
     if index.dialect.name == "postgresql":
         index.exec_driver_sql("SET LOCAL statement_timeout = 0")
     ours = [JOBS.c.cluster == cluster] if cluster else []

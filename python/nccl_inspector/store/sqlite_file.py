@@ -90,7 +90,8 @@ def writing_file(path: Path, gid: int | None) -> Iterator[Connection]:
     """Give the index for writing, make or upgrade it if needed, and commit at the end.
 
     Raises:
-        IndexUnavailableError, BrokenIndexError: as their names say; nothing was written.
+        IndexUnavailableError, BrokenIndexError, UnstorableError: as their names say; nothing was
+            written.
         InspectorError: a newer release wrote it.
         OSError: its rights cannot be set.
     """

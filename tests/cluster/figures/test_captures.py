@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nccl-inspector analyze --slurm` with the tasks of a real Slurm, of which one is killed."""
+"""`nccl-inspector analyze --slurm` with the tasks of a real Slurm, which are killed once."""
 
 import json
 import os
@@ -13,14 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from nccl_inspector.cli import cli
-from tests.cluster.figures.test_probe import PATHS
 from tests.sandbox import Cluster, wait_until
-from tests.support.command_line import MAIN
+from tests.support.command_line import MAIN, USERS_PATHS
 from tests.support.json_lines import write_job
 
 pytestmark = pytest.mark.long
 RANKS, OPERATIONS, LATE_RANK = 4, 20_000, 2
-ANALYZE = ("env", f"PYTHONPATH={PATHS}", "/usr/bin/python3", "-c", MAIN, "analyze")
+ANALYZE = ("env", f"PYTHONPATH={USERS_PATHS}", "/usr/bin/python3", "-c", MAIN, "analyze")
 TASK = b"nccl_inspector.capture.slurm_tasks"
 
 
@@ -55,7 +54,7 @@ def said(text: str) -> dict[str, Any]:
     return found | {"generated_at": ""}
 
 
-def test_a_capture_is_read_by_tasks_and_one_that_is_killed_costs_nothing(
+def test_a_capture_is_read_by_tasks_and_those_that_are_killed_cost_nothing(
     healthy_cluster: Cluster, capture: Path
 ) -> None:
     cluster, home = healthy_cluster, healthy_cluster.home()
@@ -65,10 +64,12 @@ def test_a_capture_is_read_by_tasks_and_one_that_is_killed_costs_nothing(
     job_id = cluster.sbatch("-N2", "--ntasks=4", f"--output={home}/out", script=script)
     taken = partial(home.glob, ".nccl-inspector-analyze.*/*.taken")
     wait_until(lambda: any(taken()), 60, "a task reads")
-    os.kill(tasks()[0], signal.SIGKILL)
+    for task in tasks():
+        os.kill(task, signal.SIGKILL)
     cluster.wait_for_job(job_id, 180)
     words_said = (home / "said").read_text()
-    assert "Killed" in words_said
+    assert "not read by the step's 4 tasks" in words_said
+    assert "is read here" not in words_said, "the second step has read it"
     assert words_said.endswith("status 1\n")
     here = CliRunner().invoke(cli, ["analyze", str(capture), "--json"])
     assert said((home / "card.json").read_text()) == said(here.stdout)

@@ -2,20 +2,15 @@
 """`nccl-inspector probe` in allocations of a real Slurm, with TCP between the tasks of its step."""
 
 import json
-from pathlib import Path
 
-import click
 import pytest
 
 from tests.sandbox import JOB_USER, Cluster
-from tests.support.command_line import MAIN
-from tests.support.repository import PYTHON_DIR
+from tests.support.command_line import MAIN, USERS_PATHS
 
 NODES = 4
 SMALL = ("--max-size", "1M", "--pair-size", "1M", "--seconds", "5", "--timeout", "20")
-# The Python of the tests may lie where job users cannot go.
-PATHS = f"{PYTHON_DIR}:{Path(click.__file__).parents[1]}"
-PROBE = ("env", f"PYTHONPATH={PATHS}", "/usr/bin/python3", "-c", MAIN, "probe", *SMALL)
+PROBE = ("env", f"PYTHONPATH={USERS_PATHS}", "/usr/bin/python3", "-c", MAIN, "probe", *SMALL)
 
 
 def test_an_allocation_of_four_nodes_is_measured_by_pairs_and_becomes_the_baseline(

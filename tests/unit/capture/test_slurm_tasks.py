@@ -3,34 +3,57 @@
 
 import gzip
 import json
+import os
 import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from click.testing import CliRunner, Result
 
 from nccl_inspector.cli import cli
+from tests.sandbox import wait_until
+from tests.support.command_line import COMMAND, MAIN, environment
 from tests.support.fake_srun import make_srun
 from tests.support.json_lines import write_job
+from tests.support.repository import PYTHON_DIR
 
+# One without DuckDB, which can use that of the tests.
+_SYSTEMS_PYTHON = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/bin")
 LATE_US, STEP_US = 8_000, 200_000
-# A task that dies as soon as it has taken a batch.
+# The task on n2 dies as soon as it has taken a piece, and the others wait for that.
 DIES = """
-import os
+import os, time
 real = os.open
 def open(path, *words, **more):
+    taken = str(path).endswith(".taken")
+    while taken and os.environ.get("SLURMD_NODENAME") != "n2" and not os.path.exists({died!r}):
+        time.sleep(0.01)
     fd = real(path, *words, **more)
-    if str(path).endswith(".taken"):
+    if taken and os.environ.get("SLURMD_NODENAME") == "n2":
+        real({died!r}, os.O_CREAT)
         os._exit(9)
     return fd
 os.open = open
+"""
+# An srun whose tasks write for long.
+SLOW_SRUN = """#!/bin/sh
+work=$(printf '%s\\n' "$@" | grep '/.nccl-inspector-analyze')
+echo $$ >{pid}.new && mv {pid}.new {pid}
+i=0
+while [ $i -lt 2000 ]; do i=$((i + 1)); : >"$work/$i"; sleep 0.01; done
 """
 
 
 @pytest.fixture
 def capture(tmp_path: Path) -> Path:
-    """Files of four ranks, one of them late, one compressed, one that DuckDB cannot read."""
+    """Files of four ranks, one of them late; what is refused, and a member of another release."""
     folder, rng = tmp_path / "capture", random.Random(7)  # noqa: S311
     folder.mkdir()
     late = [[rng.randrange(400) + LATE_US * (rank == 2) for rank in range(4)] for _ in range(150)]
@@ -41,6 +64,11 @@ def capture(tmp_path: Path) -> Path:
     plain[3].unlink()
     with plain[1].open("ab") as file:
         file.write(b"x" * (300 << 10) + b"\n" + b"no record\n")
+    first, *rest = plain[0].read_text().splitlines(keepends=True)
+    newer = json.loads(first)
+    newer["header"]["newer"] = 1
+    plain[0].write_text(f"{json.dumps(newer)}\n{''.join(rest)}")
+    (folder / "broken.log.gz").write_bytes(b"this is no gzip")
     return folder
 
 
@@ -59,6 +87,8 @@ def test_tasks_say_what_one_process_says(
     monkeypatch.setenv("PATH", str(make_srun(tmp_path)), prepend=":")
     here, by_tasks = analyze(capture), analyze(capture, "--slurm", "3", "--shared", tmp_path)
     assert "rank 2" in here.stdout
+    for words in ("newer", "gzip_broken", "not_a_record"):
+        assert words in here.stdout
     assert said(by_tasks) == said(here)
     assert not by_tasks.stderr
     assert not list(tmp_path.glob(".nccl-inspector-*")), "what the tasks shared is removed"
@@ -67,10 +97,13 @@ def test_tasks_say_what_one_process_says(
 def test_what_a_task_that_died_had_taken_is_read_again(
     capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(make_srun(tmp_path, ("n2",), DIES)), prepend=":")
+    shim = DIES.format(died=str(tmp_path / "died"))
+    monkeypatch.setenv("PATH", str(make_srun(tmp_path, ("n1", "n2", "n3"), shim)), prepend=":")
     here, by_tasks = analyze(capture), analyze(capture, "--slurm", "3", "--shared", tmp_path)
     assert said(by_tasks) == said(here)
-    assert "3 tasks of a step left 1 piece of 4 unread (srun: status 9)" in by_tasks.stderr
+    assert by_tasks.stderr == (
+        "1 of 5 pieces not read by the step's 3 tasks (srun: exit status 9)\n"
+    )
     assert not list(tmp_path.glob(".nccl-inspector-*"))
 
 
@@ -82,7 +115,7 @@ def test_without_tasks_that_live_all_is_read_here(
     monkeypatch.setenv("PATH", str(programs), prepend=":")
     here, by_tasks = analyze(capture), analyze(capture, "--slurm", "2", "--shared", tmp_path)
     assert said(by_tasks) == said(here)
-    assert "piece 4 of 4 is read here" in by_tasks.stderr
+    assert "piece 5 of 5 is read here" in by_tasks.stderr
 
 
 def test_what_keeps_tasks_from_starting_is_one_line(
@@ -91,8 +124,71 @@ def test_what_keeps_tasks_from_starting_is_one_line(
     found = analyze(capture, "--slurm", "2", "--shared", tmp_path / "none")
     assert found.exit_code == 3
     assert found.stderr.endswith("none: No such file or directory\n")
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    found = analyze(capture, "--slurm", "2", "--shared", open_to_all)
+    assert (found.exit_code, "take a directory of your own" in found.stderr) == (3, True)
+    assert analyze(capture, "--slurm", "2").exit_code == 2
     monkeypatch.setenv("PATH", "/nonexistent")
     found = analyze(capture, "--slurm", "2", "--shared", tmp_path)
     assert found.exit_code == 3
     assert found.stderr.endswith("--slurm: there is no srun here\n")
     assert not list(tmp_path.glob(".nccl-inspector-*"))
+
+
+def test_a_path_that_looks_like_a_partition_is_only_a_path(
+    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = tmp_path / "rank=0" / "comm=7"
+    odd.mkdir(parents=True)
+    monkeypatch.setenv("PATH", str(make_srun(tmp_path)), prepend=":")
+    here, by_tasks = analyze(capture), analyze(capture, "--slurm", "2", "--shared", odd)
+    assert said(by_tasks) == said(here)
+    monkeypatch.setattr(tempfile, "tempdir", str(odd))
+    assert said(analyze(capture)) == said(here)
+
+
+@pytest.mark.skipif(_SYSTEMS_PYTHON is None, reason="the system's Python is another one")
+def test_tasks_find_what_an_isolated_python_found_and_nothing_in_the_current_directory(
+    capture: Path, tmp_path: Path
+) -> None:
+    """As the packages start it: by the system's Python with -I, and with paths of their own."""
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("json.py", "secrets.py", "duckdb.py"):
+        (here / name).write_text("raise SystemExit('taken from the current directory')\n")
+    program = (
+        f"import sys; sys.path[:0] = {[str(PYTHON_DIR), str(Path(duckdb.__file__).parents[1])]!r}; "
+        f"{MAIN}"
+    )
+    done = subprocess.run(
+        [
+            str(_SYSTEMS_PYTHON), "-I", "-c", program, "analyze", str(capture), "--json",
+            "--slurm", "2", "--shared", str(here),
+        ],
+        env={"PATH": f"{make_srun(tmp_path)}:/usr/bin:/bin"}, cwd=here, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "rank 2" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_stops_it_leaves_no_task_and_no_file(
+    capture: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    programs = make_srun(tmp_path)
+    (programs / "srun").write_text(SLOW_SRUN.format(pid=tmp_path / "srun.pid"))
+    words = ("analyze", str(capture), "--slurm", "2", "--shared", str(tmp_path))
+    with subprocess.Popen(
+        [*COMMAND, *words],
+        env=environment() | {"PATH": f"{programs}:{os.environ['PATH']}"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        wait_until(lambda: (tmp_path / "srun.pid").exists(), 30, "srun runs")
+        process.send_signal(number)
+        assert process.wait(30) != 0
+    assert not list(tmp_path.glob(".nccl-inspector-*"))
+    assert not Path(f"/proc/{(tmp_path / 'srun.pid').read_text().strip()}").exists()

@@ -37,7 +37,7 @@ def standard_error(shares: Floats, lengths: Floats) -> float:
     if even >= 1:
         return 0.0
     apart = shares - float(np.sum(weights * shares))
-    with np.errstate(over="ignore"):  # of claims that cannot be true: infinite, so nothing is told
+    with np.errstate(over="ignore"):  # claims that cannot be true give infinity, and no finding
         return float(np.sqrt(np.sum(weights**2 * apart**2) / (1 - even)))
 
 
