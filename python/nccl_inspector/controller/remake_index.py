@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from nccl_inspector.controller.stored_rows import all_stored, group_id
 from nccl_inspector.settings.config import Config
-from nccl_inspector.store.index import export_users, forget_all, put, reading, writing
+from nccl_inspector.store.index import export_users, forget_all, put, put_if_taken, reading, writing
 from nccl_inspector.store.place import INDEX, IndexPlace, index_of
 from nccl_inspector.store.read_back import all_rows
 from nccl_inspector.store.sqlite_file import writing_file
@@ -47,10 +47,10 @@ def rebuild(config: Config) -> tuple[int, int]:
     done = refused = 0
     with _anew(place, gid) as index:
         for rows in all_stored(place):
-            if rows is None:
+            if rows is None or not put_if_taken(index, rows):
                 refused += 1
                 continue
-            uids.add(put(index, rows))
+            uids.add(rows.job.uid)
             done += 1
     export_users(place, uids, gid)
     return done, refused
@@ -72,7 +72,8 @@ def move(config: Config, target: str, say: Callable[[int], None] = lambda _done:
     with reading(source) as (old, _), _anew(place, gid) as index:
         for rows in all_rows(old, source.cluster):
             named = replace(rows.job, cluster=place.cluster or rows.job.cluster)
-            uids.add(put(index, replace(rows, job=named)))
+            put(index, replace(rows, job=named))
+            uids.add(named.uid)
             done += 1
             if done % 1000 == 0:
                 say(done)

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DataError, IntegrityError
 
 from nccl_inspector.store.card_rows import CardRows
 from nccl_inspector.store.place import IndexPlace
@@ -93,8 +94,8 @@ def _delete(index: Connection, keys: list[int]) -> None:
     index.execute(delete(JOBS).where(JOBS.c.key.in_(keys)))
 
 
-def put(index: Connection, rows: CardRows) -> int | None:
-    """Write the rows of one attempt, and remove its earlier rows; return its user's uid."""
+def put(index: Connection, rows: CardRows) -> None:
+    """Write the rows of one attempt, and remove its earlier rows."""
     job = _storable(asdict(rows.job))
     names = ("cluster", "job_id", "restart")
     same = [JOBS.c[name] == job[name] for name in names]
@@ -120,7 +121,16 @@ def put(index: Connection, rows: CardRows) -> int | None:
     _insert(
         index, insert(KINDS), [{"job": key, **_storable(one.pop("key")), **one} for one in kinds]
     )
-    return rows.job.uid
+
+
+def put_if_taken(index: Connection, rows: CardRows) -> bool:
+    """Do the same; False: the engine refuses the rows, and nothing has changed."""
+    try:
+        with index.begin_nested():
+            put(index, rows)
+    except (DataError, IntegrityError, OverflowError):
+        return False
+    return True
 
 
 def forget_all(index: Connection, cluster: str = "") -> None:

@@ -19,6 +19,7 @@ from nccl_inspector.controller.duty import alone
 from nccl_inspector.controller.outcome import Outcome
 from nccl_inspector.controller.passes import TRIES_MAX, Controller
 from nccl_inspector.controller.queue import TORN_S, Queue
+from nccl_inspector.controller.remake_index import rebuild
 from nccl_inspector.controller.report_child import Makers, make_report
 from nccl_inspector.controller.unentered import noted
 from nccl_inspector.controller.wiring import usual_makers
@@ -239,8 +240,8 @@ def test_a_report_that_the_database_refuses_delays_no_other(
         run_pass(config, usual_makers(config))
         assert stored(config) == [41, 42, 44]
         assert set(noted(config.controller_dir)) == {(43, 0)}, "for the doctor"
-    assert "job 43: " in caplog.text
-    assert "refuses a report's rows" in caplog.text
+    assert "the index refuses the rows of 1 job: 43" in caplog.text
+    assert rebuild(config) == (3, 1), "nor does it keep an index from being made anew"
     postgres.run_sql(database, "ALTER TABLE jobs DROP CONSTRAINT odd")
     run_pass(config, usual_makers(config))
     assert stored(config) == [41, 42, 43, 44]

@@ -11,7 +11,8 @@ from sqlalchemy import func, select
 from nccl_inspector.commands.nodes import nodes as nodes_command
 from nccl_inspector.model.card import Environment
 from nccl_inspector.store.card_rows import rows_of
-from nccl_inspector.store.index import reading
+from nccl_inspector.store.errors import UnstorableError
+from nccl_inspector.store.index import put, put_if_taken, reading, writing
 from nccl_inspector.store.place import IndexPlace
 from nccl_inspector.store.queries import JobFilter, Owner, find_jobs, last_jobs, own_past
 from nccl_inspector.store.tables import ENTITIES, JOB_NODES, KINDS
@@ -33,6 +34,24 @@ def test_a_card_is_found_by_user_partition_verdict_and_time(index_place: IndexPl
     assert ids(index_place, JobFilter(verdict="straggler")) == [3]
     assert ids(index_place, JobFilter(since_s=200.0)) == [2, 3]
     assert ids(index_place, JobFilter(limit=1)) == [2]
+
+
+def test_rows_that_the_engine_refuses_cost_no_others(index_place: IndexPlace) -> None:
+    keep(index_place, card(2, named="n1"))
+    good, odd = rows_of(card(1)), rows_of(card(2))
+    odd = replace(odd, job=replace(odd.job, ranks=1 << 70))
+    with writing(index_place, None) as index:
+        assert [put_if_taken(index, rows) for rows in (good, odd)] == [True, False]
+    with reading(index_place) as (index, _):
+        assert {job.job_id for job in find_jobs(index, JobFilter())} == {1, 2}
+        assert index.scalar(select(func.count()).select_from(JOB_NODES)), (
+            "those of 2 are still there"
+        )
+    with (
+        pytest.raises(UnstorableError, match="refuses a report's rows"),
+        writing(index_place, None) as index,
+    ):
+        put(index, odd)
 
 
 def test_an_attempt_that_is_stored_again_replaces_its_rows(index_place: IndexPlace) -> None:
