@@ -249,7 +249,7 @@ def _finalize(folder: Path, rounds: int) -> list[Figure]:
     for what, env in (("", NONE), (", output blocked", block)):
         played = Played()
         for _ in range(max(3, rounds // 30)):
-            play(folder, "finalize", into=played, interval_us=GENTLE_INTERVAL_US, env=env)
+            play(folder, "finalize", into=played, interval_us=DUMP_INTERVAL_US, env=env)
         times = played.of("finalize")
         figures.append(
             Figure(
