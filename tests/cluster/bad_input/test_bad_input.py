@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.sandbox import JOB_USER, Cluster
+from tests.sandbox import JOB_USER, Cluster, wait_until
 from tests.support.sandbox import jobs
 
 MODES = "modes: prom, json, prom+json, report, off"
@@ -67,6 +67,17 @@ def test_a_bad_line_in_the_script_is_refused(healthy_cluster: Cluster) -> None:
 
 # A broken configuration file.
 
+AGENT_SERIES = "nccl_inspector_agent_last_pass_timestamp_seconds"
+
+
+def wait_for_agents(cluster: Cluster) -> None:
+    """They keep what they have read; one that begins with a broken file does not run."""
+
+    def all_work() -> bool:
+        return all(AGENT_SERIES in node.metrics() for node in cluster.nodes.values())
+
+    wait_until(all_work, 15, "the agents work")
+
 
 def assert_no_metrics(cluster: Cluster, reason: str) -> None:
     """A job of the site's default runs as if nothing were there; slurmd's log has one line why."""
@@ -98,6 +109,7 @@ def test_a_broken_file_costs_the_metrics_and_one_line_with_file_line_and_reason(
 ) -> None:
     cluster = healthy_cluster
     cluster.set_plugstack("default=prom")
+    wait_for_agents(cluster)
     cluster.write_conf(text)
     assert_no_metrics(cluster, reason)
 
@@ -109,6 +121,7 @@ def test_a_directory_in_the_files_place_costs_the_metrics_and_one_line(
     cluster = healthy_cluster
     cluster.set_plugstack("default=prom")
     path = cluster.layout.product_conf
+    wait_for_agents(cluster)
     path.unlink()
     path.mkdir()
     try:
