@@ -63,8 +63,8 @@ def analyze_directory(
 ) -> Card:
     """Return the card of the JSON lines below a directory; write Parquet if asked.
 
-    `bar` gives a function that is called with how much has been read. `read` is who reads the
-    files.
+    `bar` gives a function that is called with how much has been read. `read` turns the files into
+    columns.
 
     Raises:
         InspectorError: nothing in the directory can be read, there is no room, or the Parquet file

@@ -169,7 +169,8 @@ def load(
 ) -> Iterator[Capture]:
     """Give the contents of the JSON lines below a directory; they last until the block is left.
 
-    `everything`: also read columns that the analysis does not need. `read`: who reads the files.
+    `everything`: also read columns that the analysis does not need. `read` turns the files into
+    columns.
     Temporary files in TMPDIR take some 30 bytes for each operation.
 
     Raises:
