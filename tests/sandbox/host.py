@@ -30,6 +30,7 @@ PROGRAMS = {
     "prometheus-node-exporter": "prometheus-node-exporter",
 }
 _MONITORING = ("prometheus", "prometheus-node-exporter")
+_ACCOUNTING = ("slurmdbd", "mariadbd", "my_print_defaults")
 _ACCOUNTS = {
     JOB_USER: ("--shell", "/bin/bash"),
     OTHER_USER: ("--shell", "/bin/bash"),
@@ -38,11 +39,17 @@ _ACCOUNTS = {
 _LOWEST_PORT, _PORT_STEPS = 17000, 1200  # below the kernel's range for outgoing connections
 
 
-def missing(*, monitoring: bool = True) -> str | None:
-    """Why no cluster can run here, in one line; None when one can."""
+def needed_programs(*, monitoring: bool, accounting: bool) -> dict[str, str]:
+    """Return the programs that a cluster runs, and the Debian package of each."""
+    spared = (() if monitoring else _MONITORING) + (() if accounting else _ACCOUNTING)
+    return {program: package for program, package in PROGRAMS.items() if program not in spared}
+
+
+def missing(*, monitoring: bool = True, accounting: bool = True) -> str | None:
+    """Return in one line why no cluster can run here; None if one can."""
     if os.geteuid() != 0:
         return "the sandbox cluster needs root (it makes mount namespaces and runs slurmd)"
-    needed = {k: v for k, v in PROGRAMS.items() if monitoring or k not in _MONITORING}
+    needed = needed_programs(monitoring=monitoring, accounting=accounting)
     absent = {
         package
         for program, package in needed.items()

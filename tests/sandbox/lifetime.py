@@ -44,7 +44,8 @@ def up(root: Path, options: Options) -> tuple[Layout, list[str]]:
         ClusterError: it already runs, the machine lacks something, or a daemon does not start (then
             all processes are ended; the logs stay until `down` or the next `up`).
     """
-    if reason := host.missing(monitoring=options.monitoring):
+    reason = host.missing(monitoring=options.monitoring, accounting=options.accounting)
+    if reason:
         raise ClusterError(reason)
     check_root(root)
     check_reachable(root)

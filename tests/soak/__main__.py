@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=seconds)
     parser.add_argument("--seed", type=int, default=secrets.randbits(31))
     words = parser.parse_args()
-    if reason := missing(monitoring=False):
+    if reason := missing(monitoring=False, accounting=False):
         print(reason, file=sys.stderr)
         return 2
     print(f"seed {words.seed}", flush=True)
