@@ -24,7 +24,7 @@ def test_a_commits_number_chooses_a_part_that_is_there() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("parts", [2, 6])
+@pytest.mark.parametrize("parts", [2, 6, 8])
 def test_each_release_has_each_part_of_the_cases(parts: int) -> None:
     suites = ["trixie", "forky"]
     seen = set()
