@@ -10,15 +10,27 @@ from pathlib import Path
 import pytest
 
 from tests.sandbox import Cluster
+from tests.sandbox.errors import ClusterError
 from tests.sandbox.host import missing
+from tests.sandbox.layout import check_reachable
 from tests.support.postgres import Postgres, server
+from tests.support.repository import REPO
 from tests.support.sandbox.watched_job import WatchedJob, watch_job
 from tests.tools.turns import Turn
 from tests.tools.verified import SESSION
 
 
 def pytest_configure() -> None:
-    """Take the signals back that a shell's `&` or nohup has switched off: the tests send them."""
+    """Refuse a checkout that other users cannot reach, because many commands run as another user.
+
+    Also take the signals back that a shell's `&` or nohup has switched off, because the tests send
+    them.
+    """
+    if os.geteuid() == 0:
+        try:
+            check_reachable(REPO / "tests")
+        except ClusterError as err:
+            raise pytest.UsageError(f"{err}, for example below /srv") from err
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

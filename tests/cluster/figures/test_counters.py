@@ -8,6 +8,7 @@ from tests.sandbox.config import nvml_lines
 from tests.sandbox.layout import GPUS_PER_NODE
 from tests.support import fake_hardware
 from tests.support.sandbox import jobs
+from tests.support.sandbox.checks import assert_nothing_missing
 
 
 def counters(cluster: Cluster, job_id: int) -> dict[str, NodeCounters]:
@@ -77,4 +78,4 @@ def test_a_links_and_a_gpus_errors_are_in_prometheus_and_in_the_report(
     assert "local_ack_timeout_err 41" in text
     assert "n1 GPU0 NVLink 1: recovery 3" in text
     assert "no port of InfiniBand or RoCE: n4" in text
-    assert "MISSING nothing" in text
+    assert_nothing_missing(text)

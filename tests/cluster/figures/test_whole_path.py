@@ -11,6 +11,7 @@ import pytest
 from nccl_inspector.model.card import EXIT_CRITICAL
 from tests.sandbox import JOB_USER, NODES, config
 from tests.support import application_log
+from tests.support.sandbox.checks import assert_nothing_missing
 from tests.support.sandbox.watched_job import RANKS, SLOW_RANK, WatchedJob
 
 LL_BYTES = 64 << 10  # below it the stand-in plays the protocol LL
@@ -144,4 +145,4 @@ def test_the_report_names_the_planted_rank_with_its_node_and_gpu(watched_job: Wa
     assert first.flagged
     assert (first.rank, first.node, first.gpu) == (f"rank {SLOW_RANK}", node, gpu)
     assert 30e6 < first.late_ns < 60e6
-    assert "MISSING  nothing" in watched_job.text
+    assert_nothing_missing(watched_job.text)

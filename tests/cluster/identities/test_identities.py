@@ -10,6 +10,7 @@ from nccl_inspector.model.process import Process
 from tests.sandbox import Cluster, Options, wait_until
 from tests.support import exposition
 from tests.support.sandbox import jobs
+from tests.support.sandbox.checks import assert_nothing_missing
 from tests.support.sandbox.own_cluster import brought_up
 
 ENDLESS = ("--steps", "100000", *jobs.QUICK)
@@ -186,7 +187,7 @@ def assert_a_world_of_eight(cluster: Cluster, job_id: int, world: str) -> None:
     assert sorted(labels) == sorted([f"GPU{minor}" for minor in range(4)] * 2)
     text = jobs.report(cluster, job_id)
     assert re.search(r"2 nodes, 8 (ranks|processes in 2 steps)", text), text
-    assert "MISSING nothing" in text
+    assert_nothing_missing(text)
 
 
 @pytest.mark.case("Identities", "a launcher like torchrun: one task a node, four processes each")

@@ -16,6 +16,7 @@ from tests.sandbox.config import replace_text
 from tests.sandbox.layout import REPO
 from tests.sandbox.lifetime import wait_until
 from tests.support.sandbox import jobs
+from tests.support.sandbox.checks import assert_nothing_missing
 from tests.support.sandbox.own_cluster import brought_up
 from tests.support.sandbox.small_jobs import ONE_NODE, SHORT, run
 from tests.tools.verified import SESSION
@@ -245,7 +246,7 @@ def test_hooks_that_run_twice_make_one_directory_and_one_report(healthy_cluster:
     job_id, state = run(cluster, *ONE_NODE)
     assert state == "COMPLETED"
     assert jobs.summaries(cluster, job_id).keys() == {"n1"}
-    assert "MISSING nothing" in jobs.report(cluster, job_id)
+    assert_nothing_missing(jobs.report(cluster, job_id))
     jobs.wait_until_clean(cluster, job_id)
     assert not [line for line in jobs.slurmd_lines(cluster, "n1", job_id) if "hook" in line]
 

@@ -16,7 +16,7 @@ from nccl_inspector.summary.attempts import load_summaries
 from tests.sandbox import JOB_USER, NODES, Cluster, Node, wait_until
 from tests.support import application_log, exposition
 from tests.support.sandbox import jobs
-from tests.support.sandbox.checks import operations
+from tests.support.sandbox.checks import assert_nothing_missing, operations
 from tests.support.sandbox.small_jobs import (
     ENDLESS,
     ONE_NODE,
@@ -290,7 +290,7 @@ def test_a_requeued_job_has_a_report_of_each_attempt(healthy_cluster: Cluster) -
     assert jobs.finish(cluster, job_id, 60) == "COMPLETED"
     first, second = (jobs.report(cluster, job_id, "--attempt", number) for number in "01")
     assert "died without finalizing" in first
-    assert "MISSING nothing" in second
+    assert_nothing_missing(second)
     for text in (first, second):
         assert "2 nodes, 4 ranks" in text
 

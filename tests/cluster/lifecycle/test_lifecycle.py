@@ -7,7 +7,7 @@ import pytest
 from nccl_inspector.model.process import KILLED
 from tests.sandbox import JOB_USER, Cluster, Node, wait_until
 from tests.support.sandbox import jobs
-from tests.support.sandbox.checks import assert_next_job_is_measured, states
+from tests.support.sandbox.checks import assert_next_job_is_measured, assert_nothing_missing, states
 from tests.support.sandbox.small_jobs import (
     ENDLESS,
     ONE_NODE,
@@ -36,7 +36,7 @@ def test_a_job_that_completes_is_reported_and_leaves_nothing(healthy_cluster: Cl
     cluster = healthy_cluster
     job_id, state = run(cluster, *TWO_NODES)
     assert (state, cluster.job(job_id).exit_code) == ("COMPLETED", "0:0")
-    assert "MISSING nothing" in jobs.report(cluster, job_id)
+    assert_nothing_missing(jobs.report(cluster, job_id))
     assert KILLED not in states(cluster, job_id)
     cluster.wait_idle()
 
@@ -211,7 +211,7 @@ def test_a_slurmd_that_comes_back_does_not_disturb_the_measurement(
     wait_until(lambda: node.state().flags == {"MIXED"}, 15, "slurmd is back", 0.1)
     assert all(task.alive() for task in tasks), "the job went on meanwhile"
     assert jobs.finish(cluster, job_id, 60) == "COMPLETED"
-    assert "MISSING nothing" in jobs.report(cluster, job_id)
+    assert_nothing_missing(jobs.report(cluster, job_id))
 
 
 @case("slurmd is down when the job ends")
@@ -275,4 +275,4 @@ def test_without_an_agent_the_timers_collection_does_it_all(healthy_cluster: Clu
     done = node.run(["nccl-inspector", "collect"])
     assert (done.returncode, done.stderr) == (0, "")
     assert jobs.traces(cluster, job_id) == []
-    assert "MISSING nothing" in jobs.report(cluster, job_id)
+    assert_nothing_missing(jobs.report(cluster, job_id))

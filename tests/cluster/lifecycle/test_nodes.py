@@ -11,7 +11,7 @@ from nccl_inspector.model.process import KILLED
 from tests.sandbox import Cluster, Options, wait_until
 from tests.sandbox.processes import members
 from tests.support.sandbox import jobs
-from tests.support.sandbox.checks import assert_next_job_is_measured, states
+from tests.support.sandbox.checks import assert_next_job_is_measured, assert_nothing_missing, states
 from tests.support.sandbox.own_cluster import brought_up
 from tests.support.sandbox.small_jobs import ENDLESS, ONE_NODE, RANKS, SHORT, TWO_NODES, run
 
@@ -100,7 +100,7 @@ def test_a_job_requeued_from_a_lost_node_keeps_its_attempts_apart(soon: Cluster)
         path.name for path in (cluster.layout.reports / str(job_id)).glob("*.nodesummary")
     ) == ["n1.0.nodesummary", "n4.1.nodesummary"]
     assert "died without finalizing" in jobs.report(cluster, job_id, "--attempt", "0")
-    assert "MISSING nothing" in jobs.report(cluster, job_id)
+    assert_nothing_missing(jobs.report(cluster, job_id))
     wait_until(lambda: node.state().idle, 30, "Slurm has the node back", 0.1)
 
 
@@ -119,7 +119,7 @@ def assert_measured(cluster: Cluster, *words: str) -> None:
     job_id, state = run(cluster, *words)
     assert (state, cluster.job(job_id).exit_code) == ("COMPLETED", "0:0")
     assert jobs.summaries(cluster, job_id).keys() == {"n1", "n2"}
-    assert "MISSING nothing" in jobs.report(cluster, job_id)
+    assert_nothing_missing(jobs.report(cluster, job_id))
     cluster.wait_idle()
 
 

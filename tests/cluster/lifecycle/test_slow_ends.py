@@ -11,6 +11,7 @@ from nccl_inspector.summary.codec import NodeSummary, decode
 from tests.sandbox import Cluster, wait_until
 from tests.sandbox.processes import Process
 from tests.support.sandbox import jobs
+from tests.support.sandbox.checks import assert_nothing_missing
 from tests.support.sandbox.small_jobs import ENDLESS, stepd
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -149,7 +150,7 @@ def test_each_attempt_has_its_own_numbers(shared_cluster: Cluster, ends: Ends, n
         jobs.report(shared_cluster, ends.ids[name], "--attempt", number) for number in "01"
     )
     assert "died without finalizing" in first
-    assert "MISSING nothing" in second
+    assert_nothing_missing(second)
 
 
 @pytest.mark.case(LIFECYCLE, "requeued and held, then released: two attempts, nothing mixed")
