@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.sandbox import Cluster, Options
+from tests.sandbox import Options
 from tests.support.command_line import MAIN, USERS_PATHS
 from tests.support.json_lines import START_US, ours, text, write_end
+from tests.support.sandbox.own_cluster import brought_up
 
 RANKS, LATE_RANK, LATE_NS = 8, 5, 400_000
 TASKS = 8
@@ -229,7 +230,8 @@ def _in_one_process(directory: Path, folder: Path) -> tuple[dict[str, Any], Took
 
 
 def _with_tasks(directory: Path) -> tuple[dict[str, Any], Took]:
-    with Cluster.up(options=Options(agents=False, monitoring=False)) as cluster:
+    place = Path(tempfile.gettempdir()) / "beside"
+    with brought_up(place, Options(agents=False, monitoring=False)) as cluster:
         home = cluster.home()
         words = ["env", f"PYTHONPATH={USERS_PATHS}", f"TMPDIR={home}", "/usr/bin/python3", "-c",
                  MAIN, "analyze", str(directory), "--json", "--slurm", str(TASKS), "--shared",

@@ -2,7 +2,6 @@
 """Sparse histograms of times, with the buckets of plugin/box/histogram.h."""
 
 from bisect import bisect_left
-from collections.abc import Iterable
 from itertools import accumulate, compress
 from math import sqrt
 
@@ -83,10 +82,20 @@ def quantile_error_ns(histogram: Histogram, share: float) -> float:
     return (quantile_ns(histogram, high) - quantile_ns(histogram, low)) / 2
 
 
-def merge(histograms: Iterable[Histogram]) -> Histogram:
-    """Return the sum of the histograms."""
-    sums = [0] * HIST_BUCKETS
-    for buckets, counts in histograms:
-        for bucket, count in zip(buckets, counts, strict=True):
-            sums[bucket] += count
-    return Histogram(tuple(compress(range(HIST_BUCKETS), sums)), tuple(filter(None, sums)))
+class HistogramSum:
+    """A sum of histograms."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._counts = [0] * HIST_BUCKETS
+
+    def add(self, histogram: Histogram) -> None:
+        """Add one."""
+        counts = self._counts
+        for bucket, count in zip(*histogram, strict=True):
+            counts[bucket] += count
+
+    def total(self) -> Histogram:
+        """Return the sum."""
+        buckets = compress(range(HIST_BUCKETS), self._counts)
+        return Histogram(tuple(buckets), tuple(filter(None, self._counts)))

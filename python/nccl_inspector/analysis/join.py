@@ -10,16 +10,31 @@ of T itself. Exact records (analysis/transport/transfers.py) are better.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nccl_inspector.analysis.histogram import median_ns, merge, quantile_error_ns, quantile_ns
+from nccl_inspector.analysis.histogram import (
+    HistogramSum,
+    median_ns,
+    quantile_error_ns,
+    quantile_ns,
+)
 from nccl_inspector.analysis.process_names import name_processes
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING, comparable
 from nccl_inspector.analysis.transport.late_channels import late_channels_note
 from nccl_inspector.analysis.transport.mixed_clocks import mixed_clocks_note
 from nccl_inspector.model.bandwidth import bus_factor
-from nccl_inspector.model.process import COMM_FOLDED, FUNCS, P2P, Comm, Key, OpKind, Process
+from nccl_inspector.model.process import (
+    COMM_FOLDED,
+    FUNCS,
+    P2P,
+    Comm,
+    Histogram,
+    Key,
+    OpKind,
+    Process,
+)
+from nccl_inspector.summary.packed_tables import PackedKeys
 
 _TELLS_RANKS = 22700  # the first NCCL that tells the number of ranks
 
@@ -44,7 +59,7 @@ class Member:
 
     place: Place
     comm: Comm
-    keys: tuple[Key, ...]
+    keys: Sequence[Key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,58 +129,95 @@ def _place(node: str, process: Process, comm: Comm, name: str) -> Place:
     return Place(node, process.facts.name, gpu, name)
 
 
-def _range_notes(keys: dict[int, Key], nranks: int) -> tuple[str, ...]:
-    """Return texts about ranks whose medians are not of the same operations."""
-    notes = []
-    if len(keys) < nranks:
-        notes.append(f"{nranks - len(keys)} of {nranks} ranks missing")
-    if len({key.ops for key in keys.values()}) > 1:
-        low, high = min(key.ops for key in keys.values()), max(key.ops for key in keys.values())
-        notes.append(f"ranks have {low} to {high} operations")
-    elif len({(key.first_index, key.last_index) for key in keys.values()}) > 1:
-        notes.append("ranks counted different operations")
-    untimed = max(key.untimed_ops for key in keys.values())
-    if untimed:
-        notes.append(f"and up to {untimed} without a time")
-    return tuple(notes)
+class _Sums:
+    """One kind of operation of a communicator, summed up rank by rank.
 
+    Nothing of a rank is kept but some numbers, because a communicator may have 100,000 ranks.
+    """
 
-def _kind_figures(keys: dict[int, Key], nranks: int) -> Figures:
-    """Return the figures of one kind of operation; `keys` by rank."""
-    some = next(iter(keys.values()))
-    func = FUNCS[some.func]
-    everything = merge(key.histogram for key in keys.values())
-    # Either of a Send and its Recv may be the one that waits.
-    share = 0.5 if func in P2P else 0.5 / max(nranks, len(keys))
-    time_ns = quantile_ns(everything, share)
-    total = sum(key.ops for key in keys.values())
-    mean_bytes = sum(key.bytes for key in keys.values()) / total
-    factor = bus_factor(func, nranks)
-    ops = {rank: key.ops for rank, key in keys.items()}
-    return Figures(
-        func=func,
-        size_class=some.size_class,
-        algo_proto="" if func in P2P else some.algo_proto,
-        operations=max(ops.values()),
-        time_ns=time_ns,
-        error_ns=None if func in P2P else quantile_error_ns(everything, share),
-        bus_gbs=mean_bytes * factor / time_ns if time_ns else 0.0,
-        busy_ns=sum(key.busy_ns for key in keys.values()),
-        ranks_operations=total,
-        compared=func in SYNCHRONISING and bool(comparable(ops, nranks)),
-        notes=() if func in P2P else _range_notes(keys, nranks),
-        medians={rank: median_ns(key.histogram) for rank, key in keys.items()},
-    )
+    def __init__(self, some: Key) -> None:
+        """Take a key of this kind, which is not counted."""
+        self.some = some
+        self.ops: dict[int, int] = {}  # by rank
+        self.medians: dict[int, float] = {}  # by rank
+        self.bytes = self.busy_ns = self.untimed_most = 0
+        self._ranges: set[tuple[int, int]] = set()
+        self._histogram = HistogramSum()
+
+    def add(self, rank: int, key: Key) -> None:
+        """Count a rank's operations."""
+        self.ops[rank] = key.ops
+        self.medians[rank] = median_ns(key.histogram)
+        self.bytes += key.bytes
+        self.busy_ns += key.busy_ns
+        self.untimed_most = max(self.untimed_most, key.untimed_ops)
+        self._ranges.add((key.first_index, key.last_index))
+        self._histogram.add(key.histogram)
+
+    @property
+    def histogram(self) -> Histogram:
+        """The times of all ranks."""
+        return self._histogram.total()
+
+    @property
+    def func(self) -> str:
+        """The function's name."""
+        return FUNCS[self.some.func]
+
+    @property
+    def algo_proto(self) -> str:
+        """Algorithm and protocol; empty for Sends and Recvs."""
+        return "" if self.func in P2P else self.some.algo_proto
+
+    def range_notes(self, nranks: int) -> tuple[str, ...]:
+        """Return texts about ranks whose medians are not of the same operations."""
+        notes = []
+        if len(self.ops) < nranks:
+            notes.append(f"{nranks - len(self.ops)} of {nranks} ranks missing")
+        low, high = min(self.ops.values()), max(self.ops.values())
+        if low != high:
+            notes.append(f"ranks have {low} to {high} operations")
+        elif len(self._ranges) > 1:
+            notes.append("ranks counted different operations")
+        if self.untimed_most:
+            notes.append(f"and up to {self.untimed_most} without a time")
+        return tuple(notes)
+
+    def figures(self, nranks: int | None) -> Figures:
+        """Return the figures in a communicator of so many ranks; None: ranks are not compared."""
+        func, everything = self.func, self.histogram
+        # Either of a Send and its Recv may be the one that waits.
+        told = nranks is not None and func not in P2P
+        share = 0.5 / max(nranks or 0, len(self.ops)) if told else 0.5
+        time_ns = quantile_ns(everything, share)
+        total = sum(self.ops.values())
+        factor = 0.0 if nranks is None else bus_factor(func, nranks)
+        return Figures(
+            func=func,
+            size_class=self.some.size_class,
+            algo_proto=self.algo_proto,
+            operations=max(self.ops.values()),
+            time_ns=time_ns,
+            error_ns=quantile_error_ns(everything, share) if told else None,
+            bus_gbs=self.bytes / total * factor / time_ns if time_ns else 0.0,
+            busy_ns=self.busy_ns,
+            ranks_operations=total,
+            compared=told and func in SYNCHRONISING and bool(comparable(self.ops, nranks or 0)),
+            notes=self.range_notes(nranks or 0) if told else (),
+            medians={} if nranks is None else self.medians,
+        )
 
 
 def _figures(members: dict[int, Member], nranks: int) -> tuple[Figures, ...]:
     """Return the figures of each kind of operation, the one that took longest first."""
-    kinds: dict[OpKind, dict[int, Key]] = defaultdict(dict)
+    kinds: dict[OpKind, _Sums] = {}
     for rank, member in sorted(members.items()):
         for key in member.keys:
             if key.histogram and key.ops:
-                kinds[key.kind].setdefault(rank, key)
-    found = [_kind_figures(keys, nranks) for keys in kinds.values()]
+                sums = kinds.get(key.kind) or kinds.setdefault(key.kind, _Sums(key))
+                if rank not in sums.ops:
+                    sums.add(rank, key)
+    found = [sums.figures(nranks) for sums in kinds.values()]
     return tuple(sorted(found, key=lambda one: (-one.busy_ns, one.func)))
 
 
@@ -210,32 +262,28 @@ def _together(found: list[Member]) -> JoinedComm:
     """
     first = found[0].comm
     members = dict(enumerate(found))
-    kinds: dict[tuple[int, int, str], list[Key]] = defaultdict(list)
+    kinds: dict[tuple[int, int, str], _Sums] = {}
     for member in found:
         for key in member.keys:
             if key.histogram and key.ops:
-                kinds[key.func, key.size_class, key.algo_proto].append(key)
-    figures = tuple(
-        Figures(
-            func=FUNCS[func],
-            size_class=size,
-            algo_proto="" if FUNCS[func] in P2P else algo_proto,
-            operations=max(key.ops for key in keys),
-            time_ns=median_ns(merge(key.histogram for key in keys)),
-            error_ns=None,
-            bus_gbs=0.0,
-            busy_ns=sum(key.busy_ns for key in keys),
-            ranks_operations=sum(key.ops for key in keys),
-            compared=False,
-            notes=(),
-            medians={},
-        )
-        for (func, size, algo_proto), keys in kinds.items()
-    )
+                kind = key.func, key.size_class, key.algo_proto
+                sums = kinds.get(kind) or kinds.setdefault(kind, _Sums(key))
+                sums.add(len(sums.ops), key)
+    figures = tuple(sums.figures(None) for sums in kinds.values())
     count = max(member.comm.folded for member in found)
     whose = f"{count} destroyed communicators" if count else "further kinds of all communicators"
     notes = (f"{whose} taken together: times with waiting, not judged",)
     return JoinedComm(0, first.name, first.nranks, first.nnodes, members, figures, notes)
+
+
+def _keys_by_comm(process: Process) -> Callable[[int], Sequence[Key]]:
+    """Return a function that gives the keys of a communicator, by its index in the process."""
+    if isinstance(process.keys, PackedKeys):
+        return process.keys.of_comm
+    keys: dict[int, list[Key]] = defaultdict(list)
+    for key in process.keys:
+        keys[key.comm].append(key)
+    return lambda comm: tuple(keys[comm])
 
 
 def join_communicators(
@@ -252,14 +300,12 @@ def join_communicators(
     folded: dict[tuple[str, int, int], list[Member]] = defaultdict(list)
     told: set[int] = set()  # ids of communicators whose NCCL tells the number of ranks
     for (node, process), name in zip(listed, names, strict=True):
-        keys: dict[int, list[Key]] = defaultdict(list)
-        for key in process.keys:
-            keys[key.comm].append(key)
+        keys = _keys_by_comm(process)
         places: dict[int | None, Place] = {}  # one object per GPU: compared very often
         for comm in process.comms:
             if comm.gpu not in places:
                 places[comm.gpu] = _place(node, process, comm, name)
-            member = Member(places[comm.gpu], comm, tuple(keys[comm.index]))
+            member = Member(places[comm.gpu], comm, keys(comm.index))
             if comm.rank < 0 and comm.state != COMM_FOLDED:
                 continue  # NCCL before 2.27 tells the communicator only with its first operation
             if comm.state == COMM_FOLDED:

@@ -416,9 +416,9 @@ class Process:
     dropped: tuple[int, ...]  # by DROP_REASONS
     gpus: tuple[Gpu, ...]
     comms: tuple[Comm, ...]
-    keys: tuple[Key, ...]
+    keys: Sequence[Key]  # from the summary of a large job: packed_tables.PackedKeys
     peers: tuple[Peer, ...]
-    lines: Sequence[Line]  # from a summary: lazy_lines.PackedLines
+    lines: Sequence[Line]  # from a summary: packed_tables.PackedLines
     nets: tuple[Net, ...]
     operations: tuple[Operation, ...]
     flags: tuple[str, ...]  # why these figures are incomplete, as text

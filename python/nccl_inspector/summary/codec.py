@@ -32,6 +32,7 @@ from nccl_inspector.model.process import (
     Comm,
     Facts,
     Gpu,
+    Key,
     Operation,
     Process,
 )
@@ -54,7 +55,6 @@ from nccl_inspector.summary.fit_tables import (
     piece,
     samples_room,
 )
-from nccl_inspector.summary.lazy_lines import PackedLines, inflate
 from nccl_inspector.summary.nccl_logs import LOGS_BYTES_MAX, LogFile, pack_logs
 from nccl_inspector.summary.nets import NET_TABLES, pack_nets, unpack_nets
 from nccl_inspector.summary.node_parts import (
@@ -65,7 +65,9 @@ from nccl_inspector.summary.node_parts import (
     unpack_counters,
     unpack_vendor,
 )
+from nccl_inspector.summary.packed_tables import KEYS_BYTES_MAX, PackedKeys, PackedLines, inflate
 from nccl_inspector.summary.samples import PackedSamples, PackedUnions
+from nccl_inspector.summary.streams import FileSlice, Stream, SummaryVersion
 from nccl_inspector.summary.vendor_means import VendorMeans
 from nccl_inspector.system.checked_json import Checks
 
@@ -92,8 +94,9 @@ SUMMARY_BYTES_MAX = (
 HEAD_BYTES_MAX = 2 << 20  # node lists can be long
 FLAGS_BYTES_MAX = 512  # for the flags that `pack_process` adds to the JSON
 PIECES_BYTES_MIN = 2048  # more than empty pieces take
-_RAW_BYTES_MAX = 4 << 20  # one table, unpacked
+_RAW_BYTES_MAX = KEYS_BYTES_MAX  # one table, unpacked
 _JSON_TIMES = 8  # the most memory for one byte of JSON
+_SLICE_BYTES = 128  # in memory, of a FileSlice
 _TABLES = 7
 _SAMPLES = slice(4, 7)  # the pieces with samples and unions
 WHOLE_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX + SAMPLES_BYTES_MAX + 3 * 4
@@ -231,36 +234,57 @@ def _inflated_rows(data: memoryview, empty: bytes) -> bytes:
     return b"" if data == empty else inflate(data, _RAW_BYTES_MAX)
 
 
-def _process(block: memoryview, budget: Budget) -> Process | None:
-    """Return a process; None: it would take more memory than the budget has."""
+def _in_file(pieces: Sequence[memoryview], at: int, version: SummaryVersion) -> list[Stream]:
+    """Return the pieces of a block that begins at `at`, as slices of the file."""
+    starts = accumulate((LENGTH.size + len(one) for one in pieces), initial=at + LENGTH.size)
+    return [
+        FileSlice(version, start, start + len(one))
+        for start, one in zip(starts, pieces, strict=False)
+    ]
+
+
+def _process(
+    block: memoryview, budget: Budget, at: int, version: SummaryVersion | None
+) -> Process | None:
+    """Return a process; None: it would take more memory than the budget has.
+
+    `version`: the file in which the block begins at `at`, to leave there what can be read later;
+    None: everything stays in memory.
+    """
     pieces = _pieces(block)
     raw_meta, raw_keys = (inflate(one, _RAW_BYTES_MAX) for one in pieces[:2])
     raw_peers = _inflated_rows(pieces[2], _NO_PEERS)
     raw_nets = _inflated_rows(pieces[3], _NO_NETS)
     memory = (
         _JSON_TIMES * len(raw_meta)
-        + memory_of(raw_keys, KEY_TABLES)
         + memory_of(raw_peers, PEER_TABLES)
         + memory_of(raw_nets, NET_TABLES)
-        + len(block)
     )
+    if version is None:
+        memory += memory_of(raw_keys, KEY_TABLES) + len(block)
+    else:
+        memory += len(pieces[1]) + _SLICE_BYTES * len(pieces)
     if not budget.take(memory):
         return None
     meta = _load(raw_meta)
     if not isinstance(meta, list) or len(meta) != 8:
         raise RefusedError("bad_summary", "invalid block")
     facts, dropped, flags, gpus, comms, operations, labels, busy_share = meta
-    sample_facts, sample_columns, union_stream = pieces[_SAMPLES]
+    keys: Sequence[Key] = unpack_keys(raw_keys)
+    later: Sequence[Stream] = pieces
+    if version is not None:
+        keys, later = PackedKeys(bytes(pieces[1])), _in_file(pieces, at, version)
+    sample_facts, sample_columns, union_stream = later[_SAMPLES]
     unions = PackedUnions(union_stream) if union_stream else ()
     return Process(
         facts=take_row(Facts, facts),
         dropped=take_list(int, dropped),
         gpus=take_rows(Gpu, gpus),
         comms=take_rows(Comm, comms),
-        keys=unpack_keys(raw_keys),
+        keys=keys,
         peers=unpack_peers(raw_peers) if raw_peers else (),
         nets=unpack_nets(raw_nets) if raw_nets else (),
-        lines=PackedLines(pieces[_TABLES:]),
+        lines=PackedLines(later[_TABLES:]),
         operations=take_rows(Operation, operations),
         flags=take_list(str, flags),
         samples=PackedSamples(sample_facts, sample_columns, unions) if sample_facts else None,
@@ -325,10 +349,14 @@ def decode_head(data: bytes) -> Head:
     return _head(data[: _head_end(data)])[0]
 
 
-def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
+def decode(
+    data: bytes, budget: Budget | None = None, version: SummaryVersion | None = None
+) -> NodeSummary:
     """Return what `encode` was given.
 
     `budget`: memory for the processes; a process that does not fit is left out and counted.
+    `version`: the file that has these data. What the processes do not need at once is then not
+    kept, but read from the file or unpacked again whenever it is used.
 
     Raises:
         RefusedError: the summary is invalid in any way; the reason is `bad_summary`.
@@ -356,7 +384,7 @@ def decode(data: bytes, budget: Budget | None = None) -> NodeSummary:
         count = len(processes) + left_out
         if size > WHOLE_BLOCK_BYTES_MAX or at + size > len(data) or count == PROCESSES_MAX:
             raise RefusedError("bad_summary", "incomplete, or a block is too long")
-        process = _process(view[at : at + size], budget)
+        process = _process(view[at : at + size], budget, at, version)
         if process is None:
             left_out += 1
         else:

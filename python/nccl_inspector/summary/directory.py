@@ -12,9 +12,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from nccl_inspector.errors import InspectorError, RefusedError
-from nccl_inspector.summary.budget import NODE_BYTES, Budget, larger_share
+from nccl_inspector.summary.budget import HELD_BYTES_MAX, NODE_BYTES, Budget, larger_share
 from nccl_inspector.summary.codec import (
     HEAD_BYTES_MAX,
     SUMMARY_BYTES_MAX,
@@ -23,8 +24,9 @@ from nccl_inspector.summary.codec import (
     decode,
     decode_head,
 )
+from nccl_inspector.summary.streams import SummaryVersion
 from nccl_inspector.system.parallel import in_parallel
-from nccl_inspector.system.safe_files import NO_LINK, read_at
+from nccl_inspector.system.safe_files import NO_LINK, Stamp, read_at, stamp_of
 
 _FILE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,254}?)\.([0-9]{1,9})\.nodesummary")
 _HEAD_BYTES_USUAL = 4096
@@ -124,30 +126,56 @@ def _read_head(file: SummaryFile, job_fd: int) -> Head:
     return head
 
 
-def _bytes(file: SummaryFile, job_fd: int, bytes_max: int = SUMMARY_BYTES_MAX) -> bytes:
+class _Contents(NamedTuple):
+    """The bytes of a file, and which version of it they are."""
+
+    data: bytes
+    stamp: Stamp
+
+
+def _contents(file: SummaryFile, job_fd: int, bytes_max: int = SUMMARY_BYTES_MAX) -> _Contents:
     with _opened(file, job_fd) as fd:
-        size = os.fstat(fd).st_size
-        if size > bytes_max:
+        status = os.fstat(fd)
+        if status.st_size > bytes_max:
             raise RefusedError("too_big")
-        return read_at(fd, size, 0)
+        return _Contents(read_at(fd, status.st_size, 0), stamp_of(status))
 
 
-def _early(files: Sequence[SummaryFile], job_fd: int) -> Iterator[bytes]:
-    """Yield the bytes of each file; empty if it is large or cannot be read."""
+def _early(files: Sequence[SummaryFile], job_fd: int) -> Iterator[_Contents | None]:
+    """Yield the contents of each file; None if it is large or cannot be read."""
 
-    def read(file: SummaryFile) -> bytes:
+    def read(file: SummaryFile) -> _Contents | None:
         try:
-            return _bytes(file, job_fd, _EARLY_BYTES_MAX)
+            return _contents(file, job_fd, _EARLY_BYTES_MAX)
         except RefusedError:
-            return b""
+            return None
 
     return in_parallel(read, files)
 
 
-def _read(file: SummaryFile, job_fd: int, budget: Budget, data: bytes = b"") -> NodeSummary:
-    summary = decode(data or _bytes(file, job_fd), budget)
-    _expect(file, summary.head)
-    return summary
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How the summaries of a job are read: `in_files`, what can be read later stays there."""
+
+    job_fd: int
+    directory: Path
+    in_files: bool
+
+    def read(
+        self, file: SummaryFile, budget: Budget, contents: _Contents | None = None
+    ) -> NodeSummary:
+        data, stamp = contents or _contents(file, self.job_fd)
+        version = SummaryVersion(self.directory / file.name, stamp) if self.in_files else None
+        summary = decode(data, budget, version)
+        _expect(file, summary.head)
+        return summary
+
+
+def _size(file: SummaryFile, job_fd: int) -> int:
+    try:
+        return os.stat(file.name, dir_fd=job_fd, follow_symlinks=False).st_size
+    except OSError:  # it has just been replaced or removed
+        return 0
 
 
 def _written_ns(file: SummaryFile, job_fd: int) -> int:
@@ -261,11 +289,14 @@ def read_summaries(
     """
     found: dict[SummaryFile, NodeSummary] = {}
     problems, unused = [], []
-    with _job_directory(files[0].job_id, report_dir) as job_fd:
-        for file, data in zip(files, _early(files, job_fd), strict=True):
+    job_id = files[0].job_id
+    with _job_directory(job_id, report_dir) as job_fd:
+        size = sum(in_parallel(partial(_size, job_fd=job_fd), files))
+        reading = _Reading(job_fd, report_dir / str(job_id), size > HELD_BYTES_MAX)
+        for file, contents in zip(files, _early(files, job_fd), strict=True):
             budget = Budget(share)
             try:
-                found[file] = _read(file, job_fd, budget, data)
+                found[file] = reading.read(file, budget, contents)
             except RefusedError as err:
                 problems.append(unreadable(file, str(err)))
             else:
@@ -274,7 +305,7 @@ def read_summaries(
         larger = larger_share(share, unused, len(lacking))
         for file in lacking if larger > share else ():
             with suppress(RefusedError):  # just replaced or removed: keep the first reading
-                found[file] = _read(file, job_fd, Budget(larger))
+                found[file] = reading.read(file, Budget(larger))
     problems += [_left_out(file, found[file]) for file in lacking if found[file].left_out]
     return list(found.values()), problems
 

@@ -11,7 +11,6 @@ from nccl_inspector.model.net import Net
 from nccl_inspector.model.process import Key, Line, Peer, Process
 from nccl_inspector.model.timeline import halve
 from nccl_inspector.summary.columns import pack_keys, pack_line, pack_peers
-from nccl_inspector.summary.lazy_lines import Stream
 from nccl_inspector.summary.nets import pack_nets
 from nccl_inspector.summary.samples import (
     PackedSamples,
@@ -120,7 +119,7 @@ def pack_process(process: Process, room: int) -> tuple[list[bytes], list[str]]:
     return [*(packed for packed, _ in cuts), *thin], flags
 
 
-def _packed(data: Stream) -> bytes:
+def _packed(data: bytes) -> bytes:
     """Return a piece from data that is compressed already."""
     return LENGTH.pack(len(data)) + data
 

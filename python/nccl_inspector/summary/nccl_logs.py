@@ -12,7 +12,7 @@ from typing import Any
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.nccl_log.lines import MARK
-from nccl_inspector.summary.lazy_lines import inflate
+from nccl_inspector.summary.packed_tables import inflate
 from nccl_inspector.system.checked_json import Checks, dump
 
 LOGS_BYTES_MAX = 128 << 10  # of a node, packed

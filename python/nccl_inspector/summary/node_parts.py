@@ -12,7 +12,7 @@ from nccl_inspector.counters import node_counters as counters_model
 from nccl_inspector.counters.counter_record import RISEN_MAX, coarser
 from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.summary.lazy_lines import inflate
+from nccl_inspector.summary.packed_tables import inflate
 from nccl_inspector.summary.vendor_means import (
     ROWS_MAX,
     VendorMeans,

@@ -42,7 +42,8 @@ from nccl_inspector.summary.columns import (
     unfold,
     unpack_columns,
 )
-from nccl_inspector.summary.lazy_lines import Packed, Stream, inflate
+from nccl_inspector.summary.packed_tables import Packed, inflate
+from nccl_inspector.summary.streams import Stream, bytes_of
 from nccl_inspector.system.checked_json import Checks, dump
 
 if TYPE_CHECKING:
@@ -232,9 +233,13 @@ class PackedSamples:
         return self._unions
 
     @property
-    def streams(self) -> tuple[Stream, Stream]:
-        """Both pieces, as they were given."""
-        return self._facts, self._columns
+    def streams(self) -> tuple[bytes, bytes]:
+        """Both pieces, as they were given.
+
+        Raises:
+            RefusedError: they cannot be read any more; the reason is `bad_summary`.
+        """
+        return bytes(bytes_of(self._facts)), bytes(bytes_of(self._columns))
 
     def __len__(self) -> int:
         """Return the number of records."""

@@ -177,7 +177,7 @@ def test_a_job_id_that_came_again_is_not_mixed_with_the_first(tmp_path: Path) ->
 def test_a_summary_with_endless_keys_is_refused(tmp_path: Path) -> None:
     box = BoxOf([CommOf(7, 0, 2)], [KeyOf(0, times(5))])
     (one,) = processes_of(tmp_path, [box])
-    many = replace(one, keys=one.keys * 1100)
+    many = replace(one, keys=[*one.keys] * 1100)
     write_summary(tmp_path / "42", NodeSummary(FIRST, (many,)))
     with pytest.raises(InspectorError, match="too many rows"):
         load_summaries(42, tmp_path, None)

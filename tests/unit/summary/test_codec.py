@@ -31,8 +31,8 @@ from nccl_inspector.summary.columns import (
     unpack_peers,
 )
 from nccl_inspector.summary.fit_tables import NOTHING, piece
-from nccl_inspector.summary.lazy_lines import PackedLines
 from nccl_inspector.summary.nets import pack_nets, unpack_nets
+from nccl_inspector.summary.packed_tables import PackedLines
 from tests.support.boxes import (
     NOW_S,
     BoxOf,
@@ -228,7 +228,7 @@ def test_more_rows_than_there_can_be_are_refused() -> None:
     many = pack_peers([Peer(0, 9, 1, 1, 1, 1, 1, 1)] * 8193)
     with pytest.raises(RefusedError, match="too many rows"):
         unpack_peers(many)
-    keys = read(bytes(full_box())).keys * 600
+    keys = [*read(bytes(full_box())).keys] * 600
     with pytest.raises(RefusedError, match="too many rows"):
         unpack_keys(pack_keys(keys))
 

@@ -13,7 +13,7 @@ from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.analysis.slow_times.line_columns import Columns, columns_of, columns_of_packed
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import FUNCS, Process
-from nccl_inspector.summary.lazy_lines import Kind, PackedLines
+from nccl_inspector.summary.packed_tables import Kind, PackedLines
 
 LINES_MAX = 2048
 KINDS_MAX = 64

@@ -1,16 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time lines that are unpacked only when they are used: a large job has 65,000 of them."""
+"""Tables of a process that are unpacked only when they are used: a large job has too many.
+
+A job of 8,192 ranks has 65,000 time lines. Of one with 100,000 ranks not even the kinds of
+operation fit into memory all at once.
+"""
 
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeVar, overload
 
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model.process import Line
-from nccl_inspector.summary.columns import LINE_BYTES_MAX, LINE_HEAD_BYTES, line_head, unpack_line
+from nccl_inspector.model.process import Key, Line
+from nccl_inspector.summary.columns import (
+    LINE_BYTES_MAX,
+    LINE_HEAD_BYTES,
+    line_head,
+    unpack_keys,
+    unpack_line,
+)
+from nccl_inspector.summary.streams import Stream, bytes_of
 
-# From a summary these are views of it, so that data nobody unpacks is never copied.
-Stream = bytes | memoryview
+KEYS_BYTES_MAX = 4 << 20  # uncompressed
 # A line's communicator, function and size class.
 Kind = tuple[int, int, int]
 _Item = TypeVar("_Item")
@@ -24,7 +34,7 @@ def inflate(data: Stream, most: int) -> bytes:
     """
     try:
         unpacker = zlib.decompressobj()
-        found = unpacker.decompress(data, most)
+        found = unpacker.decompress(bytes_of(data), most)
     except zlib.error as err:
         raise RefusedError("bad_summary", "invalid block") from err
     if not unpacker.eof or unpacker.unused_data or len(found) >= most:
@@ -89,7 +99,7 @@ class PackedLines(Packed[Line]):
         """
         for stream in self._streams:
             try:
-                data = zlib.decompressobj().decompress(stream, LINE_HEAD_BYTES)
+                data = zlib.decompressobj().decompress(bytes_of(stream), LINE_HEAD_BYTES)
             except zlib.error as err:
                 raise RefusedError("bad_summary", "invalid block") from err
             head = line_head(data)
@@ -102,3 +112,42 @@ class PackedLines(Packed[Line]):
     ) -> Iterator[Line]:
         """Yield the lines of these kinds, as `packed_of_kinds`."""
         return map(unpack_line, self.packed_of_kinds(kinds, ranks))
+
+
+class PackedKeys(Packed[Key]):
+    """The kinds of operation of a process, unpacked at each use; they were checked before.
+
+    `comm`: only those of this communicator, by its index in the process; None: all.
+    """
+
+    __slots__ = ("_comm", "_stream")
+
+    def __init__(self, stream: bytes, comm: int | None = None) -> None:
+        """Take a zlib stream of `pack_keys`'s bytes."""
+        self._stream, self._comm = stream, comm
+
+    def of_comm(self, comm: int) -> "PackedKeys":
+        """Return those of one communicator."""
+        return PackedKeys(self._stream, comm)
+
+    def _all(self) -> tuple[Key, ...]:
+        keys = unpack_keys(inflate(self._stream, KEYS_BYTES_MAX))
+        if self._comm is None:
+            return keys
+        return tuple(key for key in keys if key.comm == self._comm)
+
+    def __iter__(self) -> Iterator[Key]:
+        """Yield the keys."""
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        """Return the number of keys."""
+        return len(self._all())
+
+    @overload
+    def __getitem__(self, place: int) -> Key: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Key, ...]: ...
+    def __getitem__(self, place: int | slice) -> Key | tuple[Key, ...]:
+        """Return one key, or a tuple of keys."""
+        return self._all()[place]
