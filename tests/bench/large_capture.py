@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,6 +220,18 @@ def _card(said: str) -> dict[str, Any]:
     return found | {"generated_at": ""}
 
 
+def _differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
+    """Yield where two cards differ."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for name in one:
+            yield from _differences(one[name], other[name], f"{where}.{name}")
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for at, (left, right) in enumerate(zip(one, other, strict=True)):
+            yield from _differences(left, right, f"{where}[{at}]")
+    elif one != other:
+        yield f"{where}: {str(one)[:60]} and {str(other)[:60]}"
+
+
 def _in_one_process(directory: Path, folder: Path) -> tuple[dict[str, Any], Took]:
     watch = _Watch(b"analyze")
     done = subprocess.run(
@@ -262,7 +275,8 @@ def main(words: list[str]) -> None:
     print(f"one process:  {took}", flush=True)
     many, by_tasks = _with_tasks(directory)
     print(f"{TASKS} tasks:      {by_tasks}, {by_tasks.cpu_s / took.cpu_s:.2f} times the CPU")
-    print(f"reports equal: {one == many}")
+    differences = list(_differences(one, many))
+    print("the reports are equal" if not differences else f"DIFFERENT: {differences[:10]}")
     print(json.dumps(one["verdict"])[:2000])
 
 

@@ -38,6 +38,36 @@ def _is_ready(url: str) -> bool:
 
 
 @contextmanager
+def _serving(folder: Path, *words: str) -> Iterator[str]:
+    """Give the URL of a Prometheus with the configuration and the data in a directory."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    server = subprocess.Popen(
+        ["prometheus", f"--config.file={folder / 'prometheus.yml'}",
+         f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={address}", *words],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        url = f"http://{address}"
+        wait_until(lambda: _is_ready(url), 30, "Prometheus answers")
+        yield url
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+@contextmanager
+def prometheus_of(files: Mapping[str, str]) -> Iterator[str]:
+    """Give the URL of a Prometheus with these files; `prometheus.yml` is its configuration."""
+    with tempfile.TemporaryDirectory() as name:
+        for path, text in files.items():
+            (Path(name) / path).write_text(text, encoding="utf-8")
+        with _serving(Path(name)) as url:
+            yield url
+
+
+@contextmanager
 def prometheus_with(text: str, rules: Sequence[Path] = ()) -> Iterator[str]:
     """Give the URL of a Prometheus that has these samples and rules, and scrapes nothing."""
     with tempfile.TemporaryDirectory() as name:
@@ -50,19 +80,5 @@ def prometheus_with(text: str, rules: Sequence[Path] = ()) -> Iterator[str]:
         (folder / "prometheus.yml").write_text(
             json.dumps({"rule_files": [str(one) for one in rules]}), encoding="utf-8"
         )
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        server = subprocess.Popen(
-            ["prometheus", f"--config.file={folder / 'prometheus.yml'}",
-             f"--storage.tsdb.path={folder / 'data'}", "--storage.tsdb.retention.time=10y",
-             f"--web.listen-address={address}"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
-            url = f"http://{address}"
-            wait_until(lambda: _is_ready(url), 30, "Prometheus answers")
+        with _serving(folder, "--storage.tsdb.retention.time=10y") as url:
             yield url
-        finally:
-            server.terminate()
-            server.wait(10)

@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +79,23 @@ class VictoriaMetrics:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-500:]
         self._get("/internal/force_flush")
+
+    @contextmanager
+    def evaluating(self, rules: Sequence[Path]) -> Iterator[None]:
+        """Let vmalert evaluate rules and alerts meanwhile, each second."""
+        alert = subprocess.Popen(
+            ["vmalert", *(f"-rule={path}" for path in rules), f"-datasource.url={self.url}",
+             f"-remoteWrite.url={self.url}", "-evaluationInterval=1s",
+             "-remoteWrite.flushInterval=1s", "-httpListenAddr=127.0.0.1:0",
+             "-notifier.url=http://127.0.0.1:9"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            yield
+            assert alert.poll() is None, "vmalert ended by itself"
+        finally:
+            alert.terminate()
+            alert.wait(30)
 
     def recorded(self) -> list[Sample]:
         """Every sample that a recording rule has made."""

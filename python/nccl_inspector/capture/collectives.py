@@ -9,6 +9,7 @@ memory.
 
 import duckdb
 
+from nccl_inspector.capture.line_records import NUMBER_MAX, RANKS_MAX
 from nccl_inspector.capture.line_schema import SIZE_CLASS
 
 NUMBERED = "kind = 'coll' and algo is distinct from 'GROUP'"
@@ -16,20 +17,24 @@ ALGO_PROTO = """case when algo = 'GROUP' then 'GROUP' when algo is null then ''
     else algo || '_' || coalesce(proto, 'Unknown') end"""
 
 _OPERATIONS_AT_ONCE = 5_000_000
-_PARTS_MAX = 64  # each part reads all operations; with more parts DuckDB's own spilling is faster
 # Texts are represented by their 64-bit hash; a capture has only some thousands of texts.
 _CALL, _ALGO = "hash(comm, func)", "if(algo is null, null, hash(algo, proto))"
 # `ranks`: one bit for each rank, modulo 64. `mixed`: the ranks' times are of different clocks and
 # cannot be compared.
+# Of ranks that took equally long the lowest counts as the last one, whatever is read first.
+_LAST = f"time_ns::hugeint * {RANKS_MAX} + rank"
 _NUMBERS = f"""
 select {_CALL} as call, sn, max({_ALGO}) as algo, max(nranks::integer) as nranks,
     count(*)::integer as seen, bit_or(1::ubigint << (rank & 63)::ubigint) as ranks,
-    min(time_ns) as t, sum(time_ns) as total, arg_min(rank::integer, time_ns) as last,
+    min(time_ns) as t, sum(time_ns) as total, (min({_LAST}) % {RANKS_MAX})::integer as last,
     max(bytes) as bytes, min(bytes) <> max(bytes) as mismatched, max(when_us) as when_us,
     coalesce(min(source_hash) <> max(source_hash), false) as mixed
 from (select *, if(source is null, null, hash(source)) as source_hash from ops)
-where {NUMBERED} and sn % $1 = $2 group by call, sn
+where {NUMBERED} and sn between $1 and $2 group by call, sn
 """
+# The files of a rank have its operations in their order, so of a range of numbers DuckDB reads
+# only the row groups that have some of it.
+_MARKS = f"select approx_quantile(sn, $1::float[]) from ops where {NUMBERED}"
 _CALLS = f"""
 create or replace table calls as select {_CALL} as call, any_value(comm) as comm,
     any_value(func) as func from ops where {NUMBERED} group by call
@@ -70,11 +75,20 @@ def _ask(sql: duckdb.DuckDBPyConnection, question: str) -> int:
     return found
 
 
+def _ranges(sql: duckdb.DuckDBPyConnection) -> list[tuple[int, int]]:
+    """Return ranges of numbers that together have each one, with about as many operations each."""
+    parts = _ask(sql, f"select count(*) from ops where {NUMBERED}") // _OPERATIONS_AT_ONCE + 1
+    if parts == 1:
+        return [(0, NUMBER_MAX)]
+    shares = [part / parts for part in range(1, parts)]
+    marks = sorted(set(sql.execute(_MARKS, [shares]).fetchall()[0][0]))
+    return list(zip([0, *(mark + 1 for mark in marks)], [*marks, NUMBER_MAX], strict=True))
+
+
 def _join(sql: duckdb.DuckDBPyConnection) -> None:
-    parts = min(_ask(sql, "select count(*) from ops") // _OPERATIONS_AT_ONCE + 1, _PARTS_MAX)
-    for part in range(parts):
+    for part, range_ in enumerate(_ranges(sql)):
         into = "insert into numbers" if part else "create or replace table numbers as"
-        sql.execute(f"{into} {_NUMBERS}", [parts, part])
+        sql.execute(f"{into} {_NUMBERS}", range_)
     for query in (_CALLS, _ALGOS, _JOINED):
         sql.execute(query)
 

@@ -171,7 +171,7 @@ def load(
 
     `everything`: also read columns that the analysis does not need. `read` turns the files into
     columns.
-    Temporary files in TMPDIR take some 30 bytes for each operation.
+    Temporary files in TMPDIR take some 60 bytes for each operation.
 
     Raises:
         InspectorError: there is no such directory, or no file in it can be read.

@@ -10,6 +10,7 @@ from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
 from nccl_inspector.capture.collectives import ALGO_PROTO, NUMBERED
 from nccl_inspector.capture.engine import Capture
 from nccl_inspector.capture.line_schema import SIZE_CLASS, quoted
+from nccl_inspector.capture.medians import medians
 from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.model.card import Communicator, Operations, Series, TimeLine
 from nccl_inspector.model.transport import transport_by_shape
@@ -17,26 +18,30 @@ from nccl_inspector.system.printable import visible
 
 WINDOW_S, WINDOWS_MAX, SERIES_MAX = 10, 1000, 64
 
+_KIND = "comm", "func", "size_class", "algo_proto"
+_TIMES = "select *, seen > 1 and not mixed as together from joined"
 _KINDS = """
 select comm, func, size_class, algo_proto, max(nranks), count(*), min(seen),
-    count(*) filter (seen > 1 and not mixed), median(t) filter (seen > 1 and not mixed), median(t),
-    avg(bytes), sum(waited) filter (seen > 1 and not mixed),
+    count(*) filter (seen > 1 and not mixed), avg(bytes),
+    sum(waited) filter (seen > 1 and not mixed),
     sum(total) filter (seen > 1 and not mixed), count(*) filter (mismatched),
     count(*) filter (mixed)
 from joined group by comm, func, size_class, algo_proto
 order by sum(total) desc, comm, func, size_class, algo_proto
 """
 # Operations without a number that the ranks share: Send, Recv, and several of them in one call.
+_ALONE_ROWS = f"""
+select comm, func, {SIZE_CLASS} as size_class, {ALGO_PROTO} as algo_proto, rank, nranks,
+    time_ns as t, bytes
+from ops where not ({NUMBERED})
+"""
 _ALONE = f"""
-with alone as (
-    select comm, func, {SIZE_CLASS} as size_class, {ALGO_PROTO} as algo_proto, rank, nranks,
-        time_ns as t, bytes
-    from ops where not ({NUMBERED})),
+with alone as ({_ALONE_ROWS}),
 counts as (
     select comm, func, size_class, algo_proto, rank, count(*) as n from alone group by all),
 busiest as (
     select comm, func, size_class, algo_proto, max(n) as n from counts group by all)
-select comm, func, size_class, algo_proto, max(nranks), max(n), median(t), avg(bytes)
+select comm, func, size_class, algo_proto, max(nranks), max(n), avg(bytes)
 from alone join busiest using (comm, func, size_class, algo_proto)
 group by comm, func, size_class, algo_proto
 order by sum(t) desc, comm, func, size_class, algo_proto
@@ -117,10 +122,11 @@ def _notes(
 
 def _operations(capture: Capture) -> list[Operations]:
     found = []
+    times = medians(capture.sql, _TIMES, (*_KIND, "together"), "t")
     for row in capture.sql.execute(_KINDS).fetchall():
         comm, func, size, algo_proto, nranks, count, least, together = row[:8]
-        joint_ns, alone_ns, mean_bytes, waiting_ns, busy_ns, mismatched, mixed = row[8:]
-        time_ns = float(alone_ns if joint_ns is None else joint_ns)
+        mean_bytes, waiting_ns, busy_ns, mismatched, mixed = row[8:]
+        time_ns = times[*row[:4], together > 0]
         waits = func in SYNCHRONISING and together > 0
         found.append(
             Operations(
@@ -132,18 +138,20 @@ def _operations(capture: Capture) -> list[Operations]:
                 time_ns=time_ns,
                 bus_gbs=_bus_gbs(func, nranks, mean_bytes, time_ns),
                 waiting_share=float(waiting_ns) / float(busy_ns) if waits else None,
-                waiting_included=joint_ns is None,
+                waiting_included=not together,
                 notes=_notes(nranks, count, least, together + mixed, mismatched, mixed),
             )
         )
-    for comm, func, size, algo_proto, nranks, count, time_ns, mean_bytes in capture.sql.execute(
+    times = medians(capture.sql, _ALONE_ROWS, _KIND, "t")
+    for comm, func, size, algo_proto, nranks, count, mean_bytes in capture.sql.execute(
         _ALONE
     ).fetchall():
+        time_ns = times[comm, func, size, algo_proto]
         grouped = algo_proto == "GROUP"
         bus_gbs = None if grouped else _bus_gbs(func, nranks, mean_bytes, time_ns)
         found.append(
             Operations(visible(comm), visible(func), size, visible(algo_proto), count,
-                       float(time_ns), bus_gbs, None, waiting_included=True)
+                       time_ns, bus_gbs, None, waiting_included=True)
         )  # fmt: skip
     return found
 

@@ -9,15 +9,20 @@ import duckdb
 from nccl_inspector.capture.collectives import NUMBERED
 from nccl_inspector.capture.line_schema import SIZE_CLASS
 
-# The same as bucket_of in analysis/histogram.py.
-_BUCKET = """case when time_ns < 1024 then time_ns >> 5
-    when time_ns >= 1::bigint << 37 then 895
-    else 32 * (floor(log2(time_ns))::integer - 9)
-        + ((time_ns >> (floor(log2(time_ns))::integer - 5)) & 31) end"""
+
+def bucket_sql(time_ns: str) -> str:
+    """Return the SQL for the bucket of a time: the same as bucket_of in analysis/histogram.py."""
+    return f"""case when {time_ns} < 1024 then {time_ns} >> 5
+    when {time_ns} >= 1::bigint << 37 then 895
+    else 32 * (floor(log2({time_ns}))::integer - 9)
+        + (({time_ns} >> (floor(log2({time_ns}))::integer - 5)) & 31) end"""
+
+
 _COUNTED = f"""
 create or replace table counted as
 select hostname, pid, comm, rank, func, {SIZE_CLASS} as size_class, coalesce(algo, '') as algo,
-    coalesce(proto, '') as proto, {NUMBERED} as numbered, {_BUCKET} as bucket, count(*) as n,
+    coalesce(proto, '') as proto, {NUMBERED} as numbered, {bucket_sql("time_ns")} as bucket,
+    count(*) as n,
     sum(bytes) as bytes, sum(time_ns) as busy_ns, min(time_ns) as least_ns,
     max(time_ns) as most_ns, min(sn) as first_sn, max(sn) as last_sn,
     sum(log2(greatest(bytes, 1) / time_ns)) as rate, any_value(comm_name) as comm_name,

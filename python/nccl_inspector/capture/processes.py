@@ -5,6 +5,7 @@ So everything that judges node summaries can judge JSON lines too, NVIDIA's as w
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from math import nan
 from typing import Any
 
@@ -74,13 +75,19 @@ group by hostname, pid, comm, rank, func, size_class
 qualify row_number() over (
     partition by hostname, pid order by sum(busy_ns) desc, comm, func, size_class) <= {_LINES_MAX}
 """
+# median() keeps all times, so only so many operations are looked at together.
+_OPERATIONS_AT_ONCE = 5_000_000
+_PLACES = """
+select when_us // 1000000 // $1 as place, count(*)
+from ops where when_us is not null group by place order by place
+"""
 _WINDOWS = f"""
 with windows as (
     select {_LINE} as line, when_us // 1000000 // $1 * $1 as start_s, count(*) as n,
         sum(bytes)::hugeint as bytes, sum(time_ns)::hugeint as busy_ns, min(time_ns) as least_ns,
         median(time_ns) as middle_ns, min(sn) as first_sn, max(sn) as last_sn
     from (select *, {SIZE_CLASS} as size_class from ops)
-    where when_us is not null and {_LINE} in (select line from busiest)
+    where when_us >= $2 and when_us < $3 and {_LINE} in (select line from busiest)
     group by line, start_s)
 select hostname, pid, comm, rank, func, size_class, start_s, n, bytes, busy_ns, least_ns, middle_ns,
     first_sn, last_sn
@@ -129,16 +136,31 @@ class _Builder:
             self._peer(*row)
         sql.execute(_BUSIEST)
         windows: dict[tuple[Any, ...], list[Window]] = defaultdict(list)
-        for row in sql.execute(_WINDOWS, [self._window_s]).fetchall():
-            start, ops, size, busy, least, middle, first, last = row[6:]
-            windows[row[:6]].append(
-                Window(start, 0, ops, size, busy, least, int(middle), first, last)
-            )
-        for (host, pid, comm, rank, func, size), found in windows.items():
+        for begin_us, end_us in self._spans():
+            for row in sql.execute(_WINDOWS, [self._window_s, begin_us, end_us]).fetchall():
+                start, ops, size, busy, least, middle, first, last = row[6:]
+                windows[row[:6]].append(
+                    Window(start, 0, ops, size, busy, least, int(middle), first, last)
+                )
+        for (host, pid, comm, rank, func, size), found in sorted(windows.items()):
             own = self.lines[host, pid]
             since = found[0].start_s
             at = index_of(FUNCS, func)
             own.append(Line(comm_id(comm), rank, at, size, self._window_s, since, tuple(found)))
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        """Yield spans of time of whole windows, us, each with about _OPERATIONS_AT_ONCE."""
+        begin, operations = -1, 0
+        found = self._capture.sql.execute(_PLACES, [self._window_s]).fetchall()
+        window_us = self._window_s * 1_000_000
+        for place, count in found:
+            if begin >= 0 and operations + count > _OPERATIONS_AT_ONCE:
+                yield begin * window_us, place * window_us
+                begin, operations = -1, 0
+            begin = place if begin < 0 else begin
+            operations += count
+        if begin >= 0:
+            yield begin * window_us, (found[-1][0] + 1) * window_us
 
     def _comm(
         self, host: str, pid: int, comm: str, rank: int, name: str | None, nranks: int,

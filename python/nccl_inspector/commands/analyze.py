@@ -55,11 +55,11 @@ def analyze(
     """Judge a job by the JSON lines below DIRECTORY, ours or NVIDIA's (v4.0 to v4.4).
 
     Operations are joined over the ranks by their numbers, so the figures are exact. It needs some
-    30 bytes in TMPDIR for each operation. The exit status is as for report.
+    60 bytes in TMPDIR for each operation. The exit status is as for report.
 
     With --slurm, the tasks of a Slurm step read the files. Inside a job it is a step of that job;
     otherwise srun starts a new job. Set srun's variables, such as SLURM_PARTITION, to choose where.
-    All nodes must see DIRECTORY and this program. The 30 bytes are in --shared then.
+    All nodes must see DIRECTORY and this program. 40 of the 60 bytes are in --shared then.
     """
 
     if (tasks is None) != (shared is None):

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from nccl_inspector.estimate.cost import add_up
+from nccl_inspector.estimate.cost import HOST_BYTES, add_up
 from nccl_inspector.estimate.shape import Shape
 from nccl_inspector.estimate.text import render
 
@@ -42,6 +42,8 @@ _seconds = click.FloatRange(min=0.1, max=3600)
               help="Mean run time of a job, hours.")  # fmt: skip
 @click.option("--days", type=click.FloatRange(0.1, 3650), default=15, show_default=True,
               help="Days for which Prometheus keeps samples.")  # fmt: skip
+@click.option("--memory", "memory_gb", type=click.FloatRange(1, 10**6), default=HOST_BYTES / 1e9,
+              show_default=True, help="Memory of a host for Prometheus, GB.")  # fmt: skip
 @click.option(
     "--job-id", type=click.IntRange(1), default=1234567, show_default=True, help="A typical job ID."
 )
@@ -51,10 +53,10 @@ _seconds = click.FloatRange(min=0.1, max=3600)
     "--comm-name", default="default_pg", show_default=True, help="A typical communicator name."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def estimate(as_json: bool, **words: Any) -> None:
+def estimate(as_json: bool, memory_gb: float, **words: Any) -> None:
     """Estimate what measuring costs: series, scrapes, Prometheus, the nodes' tmpfs."""
     names = {"lines": "json", "interval": "interval_s", "scrape": "scrape_s"}
     shape = Shape(**{names.get(name, name): word for name, word in words.items()})
-    cost = add_up(shape)
+    cost = add_up(shape, memory_gb * 1e9)
     text = json.dumps(asdict(cost)) + "\n" if as_json else render(shape, cost)
     click.echo(text, nl=False)

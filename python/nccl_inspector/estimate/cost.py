@@ -52,6 +52,7 @@ _PAGE_BYTES = 4096  # of tmpfs; a file uses whole pages
 # with two short labels; a node list of 200 bytes on every series adds 700.
 ACTIVE_BYTES, ACTIVE_BYTES_2_42 = 4700, 6800
 ENDED_BYTES = 1300
+HOST_BYTES = 64e9  # memory of a usual host for Prometheus
 NODELIST_BYTES = 700 / 200  # for each byte of the node list
 HEAD_HOURS = 3.0  # how long an ended series stays in the head
 # Measured bytes on disk of a sample, by the kind of number. _SAME: an unchanged value. The index is
@@ -84,6 +85,8 @@ class Cost:
     samples_per_s: float
     all_scrape_bytes: int
     memory_bytes: float  # of a Prometheus
+    host_bytes: float  # memory of a host for Prometheus
+    host_nodes: int  # whose series take that memory
     disk_bytes_per_day: float
     box_bytes: int
     tmpfs_bytes: int  # of a node
@@ -158,8 +161,11 @@ def _tmpfs(files: Files, here: int) -> tuple[int, int]:
     return here * process + own, 3 * here + 5
 
 
-def add_up(shape: Shape) -> Cost:
-    """Return what measuring these jobs costs."""
+def add_up(shape: Shape, host_bytes: float = HOST_BYTES) -> Cost:
+    """Return what measuring these jobs costs.
+
+    `host_bytes`: memory of a host for Prometheus.
+    """
     files = make_files(shape)
     here = min(shape.ranks, shape.gpus_per_node)
     # The last node of a job may have fewer processes.
@@ -174,6 +180,7 @@ def add_up(shape: Shape) -> Cost:
     with_nodelist = sum("slurm_nodelist" in one.metric.labels for one in files.series)
     a_series = ACTIVE_BYTES + NODELIST_BYTES * len(nodelist) * with_nodelist / len(files.series)
     ended = series * HEAD_HOURS / shape.job_hours
+    memory_bytes = series * a_series + ended * ENDED_BYTES
     tmpfs_bytes, tmpfs_inodes = _tmpfs(files, here)
     return Cost(
         process_series=shape.process_series,
@@ -184,7 +191,9 @@ def add_up(shape: Shape) -> Cost:
         series=series,
         samples_per_s=series / shape.scrape_s,
         all_scrape_bytes=round(share * len(files.page)),
-        memory_bytes=series * a_series + ended * ENDED_BYTES,
+        memory_bytes=memory_bytes,
+        host_bytes=host_bytes,
+        host_nodes=int(shape.jobs * shape.nodes * host_bytes / memory_bytes),
         disk_bytes_per_day=share * _disk_bytes(files.series, shape) * 86400 / shape.scrape_s,
         box_bytes=box_bytes(),
         tmpfs_bytes=tmpfs_bytes,

@@ -19,6 +19,7 @@ _KINDS = {
     "port": re.compile(r"[1-9][0-9]{0,4}"),
     "duration": re.compile(r"[1-9][0-9]{0,5}(?:ms|s|m|h|d)"),
     "count": re.compile(r"[1-9][0-9]{0,5}"),
+    "index": re.compile(r"0|[1-9][0-9]{0,5}"),
     "number": re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?"),
 }
 _HTTP_PORT = "9435"
@@ -77,6 +78,8 @@ def make_site(words: Iterable[str]) -> Site:
         values.setdefault("port", _HTTP_PORT)
     site = {one.name: one.default for one in known.values()} | values
     _check_labels(site)
+    if int(site["shard"]) >= int(site["shards"]):
+        raise InspectorError(f"--set shard={site['shard']}: must be below shards={site['shards']}")
     return site
 
 

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from nccl_inspector.analysis.histogram import bucket_of
-from nccl_inspector.capture import collectives
+from nccl_inspector.capture import collectives, processes
 from nccl_inspector.capture.analyze import analyze_directory
 from nccl_inspector.capture.engine import Capture, load
 from nccl_inspector.capture.exact_card import waiting_share
@@ -446,13 +446,31 @@ def test_an_algorithm_that_one_rank_tells_is_that_of_all(tmp_path: Path) -> None
         assert {one.algo_proto for one in join(capture).operations} == {"RING_Unknown"}
 
 
+def test_of_ranks_that_took_equally_long_the_lowest_came_last(tmp_path: Path) -> None:
+    """In whatever order they are read: or a report would change from one reading to the next."""
+    for comm, ranks in (("0xa", range(4)), ("0xb", reversed(range(4)))):
+        for at, rank in enumerate(ranks):
+            line = whole(rank, coll_perf=coll(0, 50 if rank in (1, 3) else 90))
+            line["header"]["id"] = comm
+            write(tmp_path, f"{comm}.{at}.log", [line])
+    with load(tmp_path) as capture:
+        last = dict(capture.sql.execute("select comm, last from joined").fetchall())
+    assert last == {"0xa": 1, "0xb": 1}
+
+
 def test_what_is_joined_in_parts_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_job(tmp_path, _random_times(300))
+    write_job(tmp_path, _random_times(300), STEP_US)
     whole_card = analyze_directory(tmp_path, None)
+    with load(tmp_path) as capture:
+        summaries = as_summaries(capture)
     monkeypatch.setattr(collectives, "_OPERATIONS_AT_ONCE", 100)
+    monkeypatch.setattr(processes, "_OPERATIONS_AT_ONCE", 100)
     assert analyze_directory(tmp_path, None) == whole_card
+    with load(tmp_path) as capture:
+        assert as_summaries(capture) == summaries
+    assert len(summaries.summaries[0].processes[0].lines[0].windows) > 3
 
 
 def test_links_and_pipes_are_not_opened(good: Path) -> None:

@@ -95,6 +95,19 @@ def test_the_page_says_the_bound() -> None:
     assert f"at most     {bound:,} series of a job in a Prometheus' head" in page
 
 
+def test_where_one_prometheus_ends_the_page_says_how_many_are_needed() -> None:
+    few = CliRunner().invoke(cli, ["estimate", "--ranks", "8"]).stdout
+    assert "hosts       a host with 64 GB holds " in few
+    assert "shards" not in few
+    cost = added(replace(SHAPE, jobs=1000, ranks=80))
+    assert cost.memory_bytes > cost.host_bytes
+    share = cost.host_nodes / 10_000
+    assert share == pytest.approx(cost.host_bytes / cost.memory_bytes, rel=0.001)
+    words = "--jobs", "1000", "--ranks", "80", "--memory", "50"
+    many = " ".join(CliRunner().invoke(cli, ["estimate", *words]).stdout.split())
+    assert "share the nodes among 3 (setup monitoring --set shards=3)" in many
+
+
 def test_nonsense_is_refused() -> None:
     assert CliRunner().invoke(cli, ["estimate", "--ranks", "0"]).exit_code == 2
     assert CliRunner().invoke(cli, ["estimate"]).exit_code == 2

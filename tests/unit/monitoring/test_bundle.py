@@ -19,7 +19,7 @@ CHECKED_IN = PACKAGING / "monitoring"
 OTHER = [
     "source=http", "cluster=alpha", "job_name=nccl", "label_cluster=site", "label_job=jobid",
     "label_node=host", "rate_window=20s", "baseline_window=3m", "baseline_offset=30s",
-    "degraded_for=15s", "runbook=https://docs.example.org/nccl/runbook",
+    "degraded_for=15s", "runbook=https://docs.example.org/nccl/runbook", "shards=3", "shard=2",
 ]  # fmt: skip
 # Not ours: Prometheus' and node_exporter's.
 FOREIGN = {"node_textfile_scrape_error", "up"}
@@ -80,7 +80,8 @@ def test_a_sites_names_are_everywhere(tmp_path: Path) -> None:
     ["", "rate_window", "colour=red", "rate_window=5", "rate_window=5m]", "label_job=job id",
      "job_name=a'b", "cluster=a\nb", 'runbook=a"b', "cluster=<<1>>", "degraded_ratio=-1",
      "source=both", "port=0", "label_job=job", "label_node=instance", "label_job=__name__",
-     "label_node=rank", "label_job=node", "label_cluster=slurm_job_id"],
+     "label_node=rank", "label_job=node", "label_cluster=slurm_job_id", "shards=0", "shard=01",
+     "shard=1"],
 )  # fmt: skip
 def test_a_bad_word_is_refused(word: str) -> None:
     with pytest.raises(InspectorError, match="--set"):

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several Prometheis share the nodes and send all series to one VictoriaMetrics.
+
+A job runs on the cluster. One Prometheus that scrapes all nodes and evaluates the rules is what the
+others are compared with. Every file is as `setup monitoring` makes it.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from nccl_inspector.monitoring.bundle import make_bundle
+from nccl_inspector.monitoring.site import make_site
+from tests.sandbox import NODES, Cluster, wait_until
+from tests.sandbox.prometheus import Sample, query
+from tests.support.dashboard_queries import fill_in, panel_expressions, variable_expressions
+from tests.support.past_prometheus import prometheus_of, rules_of
+from tests.support.sandbox import jobs
+from tests.support.victoria_metrics import victoria_metrics
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+
+SHARDS = 3  # by a hash of the address, so one may have no node
+RANKS, SLOW_RANK = 8, 5
+SETTINGS = (
+    "cluster=sandbox", "scrape_interval=1s", "record_interval=1s", "baseline_interval=1s",
+    "baseline_window=10s", "baseline_offset=5s", "baseline_samples=3", "rate_window=10s",
+    "late_for=3s",
+)  # fmt: skip
+# Lateness is measured in windows of 10 s, and the alert comes 3 s after.
+WATCHED_S = 40
+ARRIVED_S = 4  # for which samples may be on their way
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Where the same questions are asked."""
+
+    alone: str
+    shards: list[str]
+    together: str
+    job_id: int
+    at: float
+
+    def ask(self, url: str, expr: str) -> list[Sample]:
+        return query(url, expr, self.at)
+
+
+def files_of(cluster: Cluster, shards: int, shard: int, more: str) -> dict[str, str]:
+    """The files of one Prometheus; `more` goes to the end of its configuration."""
+    layout = cluster.layout
+    bundle = make_bundle(make_site([*SETTINGS, f"shards={shards}", f"shard={shard}"]), list(NODES))
+    files = {path.rpartition("/")[2]: text for path, text in bundle.items()}
+    targets = [f"{layout.address(node)}:{layout.exporter_port(node)}" for node in NODES]
+    files["nccl-inspector-targets.yml"] = json.dumps([{"targets": targets}])
+    files["prometheus.yml"] = (
+        "global: {scrape_timeout: 1s, evaluation_interval: 1s}\n"
+        f"{files['nccl-inspector-scrape.yml']}\n{more}"
+    )
+    return files
+
+
+@pytest.fixture(scope="module")
+def answers(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
+    cluster, place = shared_cluster, tmp_path_factory.mktemp("rules")
+    cluster.set_conf(interval="2s")
+    with ExitStack() as stack:
+        victoria = stack.enter_context(victoria_metrics())
+        rules = "rule_files: [nccl-inspector-rules.yml, nccl-inspector-alerts.yml]\n"
+        files = files_of(cluster, 1, 0, rules)
+        alone = stack.enter_context(prometheus_of(files))
+        remote = f"remote_write: [{{url: '{victoria.url}/api/v1/write'}}]\n"
+        shards = [
+            stack.enter_context(prometheus_of(files_of(cluster, SHARDS, shard, remote)))
+            for shard in range(SHARDS)
+        ]
+        paths = [place / f"{name}.yml" for name in ("rules", "alerts")]
+        for path in paths:
+            path.write_text(files[f"nccl-inspector-{path.name}"])
+        stack.enter_context(victoria.evaluating(paths))
+        command = jobs.standin(
+            cluster, "--seconds", str(WATCHED_S + 20), "--sizes", "1M,2M", "--compute-ms", "2",
+            "--slow-rank", f"{SLOW_RANK}:40",
+        )  # fmt: skip
+        job_id = jobs.submit(
+            cluster, "--nccl-inspector=prom", "-N4", "--ntasks-per-node=2", "--gpus-per-task=1",
+            script=f"srun {command}",
+        )  # fmt: skip
+        counter = f'nccl_collective_operations_total{{slurm_job_id="{job_id}"}}'
+        wait_until(lambda: len(ranks(query(alone, counter))) == RANKS, 30, "all ranks are there")
+        time.sleep(WATCHED_S)
+        at = time.time() - ARRIVED_S
+        yield Answers(alone, shards, victoria.url, job_id, at)
+        jobs.finish(cluster, job_id)
+    cluster.reset()
+
+
+def ranks(found: list[Sample]) -> set[str]:
+    return {one.labels["rank"] for one in found}
+
+
+def labels_of(found: list[Sample]) -> set[str]:
+    """The labels of each series; VictoriaMetrics keeps the name of some that are computed."""
+    return {json.dumps(one.labels | {"__name__": ""}, sort_keys=True) for one in found}
+
+
+def names_of(found: list[Sample]) -> set[str]:
+    return {one.labels["__name__"] for one in found}
+
+
+def test_each_node_is_scraped_by_one_prometheus(answers: Answers) -> None:
+    scraped = [{one.labels["instance"] for one in answers.ask(url, "up")} for url in answers.shards]
+    every = {one.labels["instance"] for one in answers.ask(answers.alone, "up")}
+    assert len(every) == len(NODES)
+    assert set.union(*scraped) == every
+    assert sum(map(len, scraped)) == len(every)
+
+
+def test_all_series_are_in_the_one_storage(answers: Answers) -> None:
+    expr = '{__name__=~"nccl_.+"}'
+    alone, together = answers.ask(answers.alone, expr), answers.ask(answers.together, expr)
+    assert len(alone) > 100
+    assert names_of(together) == names_of(alone)
+    assert labels_of(together) == labels_of(alone)
+
+
+def test_dashboards_and_rules_have_the_same_series(answers: Answers) -> None:
+    chosen = {
+        "cluster": "sandbox", "job": str(answers.job_id), "slurm_job_id": str(answers.job_id),
+        "node": "n3", "collective": "AllReduce", "comm_name": "standin_world",
+        "message_size": "1-2MB", "__rate_interval": "10s", "__interval": "1s", "__range": "30s",
+    }  # fmt: skip
+    asked = dict(rules_of(answers.alone))
+    for name, text in make_bundle(make_site(SETTINGS), ["n1"]).items():
+        if name.endswith(".json"):
+            board = json.loads(text)
+            for where, expr in [*variable_expressions(board), *panel_expressions(board)]:
+                asked[f"{name}: {where}"] = fill_in(expr, chosen)
+    differ, with_series = {}, 0
+    for where, expr in asked.items():
+        alone, together = (answers.ask(url, expr) for url in (answers.alone, answers.together))
+        with_series += bool(alone)
+        if labels_of(alone) != labels_of(together):
+            differ[where] = sorted(labels_of(alone) ^ labels_of(together))[:2]
+    assert differ == {}
+    assert with_series >= 30
+
+
+def test_the_alert_about_the_slow_rank_fires_in_both(answers: Answers) -> None:
+    expr = 'ALERTS{alertstate="firing"}'
+    alone, together = answers.ask(answers.alone, expr), answers.ask(answers.together, expr)
+    late = [one.labels for one in alone if one.labels["alertname"] == "NcclStraggler"]
+    assert [(one["slurm_job_id"], one["node"]) for one in late] == [(str(answers.job_id), "n3")]
+    keys = "alertname", "slurm_job_id", "node", "gpu"
+    assert {tuple(map(one.labels.get, keys)) for one in together} == {
+        tuple(map(one.labels.get, keys)) for one in alone
+    }
