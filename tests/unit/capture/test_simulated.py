@@ -38,6 +38,7 @@ def culprits(card: Card) -> set[str]:
     }
 
 
+LONG = pytest.mark.long
 STRAGGLERS = {
     "data parallel": (plans.ddp, gpu, 1),
     "sharded": (plans.fsdp, gpu, 1),
@@ -48,7 +49,7 @@ STRAGGLERS = {
 }
 
 
-@pytest.mark.long
+@LONG
 @pytest.mark.parametrize("name", STRAGGLERS)
 def test_report_and_analyze_agree_on_a_straggler(name: str, tmp_path: Path) -> None:
     planner, fault, seed = STRAGGLERS[name]
@@ -66,13 +67,22 @@ def test_report_and_analyze_agree_on_a_straggler(name: str, tmp_path: Path) -> N
         assert abs(cost - other) <= max(COST_SHARE, COST_RATIO * other)
 
 
-@pytest.mark.parametrize("planner", [plans.ddp, plans.tensor_data, plans.experts, plans.inference])
+@pytest.mark.parametrize(
+    "planner",
+    [
+        plans.ddp,
+        plans.inference,
+        pytest.param(plans.tensor_data, marks=LONG),
+        pytest.param(plans.experts, marks=LONG),
+    ],
+)
 def test_nobody_is_accused_in_a_healthy_job(planner: object, tmp_path: Path) -> None:
     report, analyze, _ = of(healthy(small(planner)), 2, tmp_path)  # type: ignore[arg-type]
     assert analyze.verdict.status == report.verdict.status == "HEALTHY"
     assert culprits(analyze) == set()
 
 
+@LONG
 def test_servers_whose_requests_came_more_seldom_for_a_while_are_not_slow(tmp_path: Path) -> None:
     job, _ = make("healthy-inference", 1)
     play(job, tmp_path, json=True)
@@ -91,7 +101,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.long
+@LONG
 @pytest.mark.parametrize("case", FAULTS)
 def test_lines_tell_a_fault_as_boxes_do(case: str, tmp_path: Path) -> None:
     cause, who = FAULTS[case]
@@ -108,7 +118,7 @@ def test_lines_tell_a_fault_as_boxes_do(case: str, tmp_path: Path) -> None:
     assert cost <= max(COST_SHARE, COST_RATIO * truth.cost_share)
 
 
-@pytest.mark.parametrize("case", ["hang-ddp", "hang-dies"])
+@pytest.mark.parametrize("case", [pytest.param("hang-ddp", marks=LONG), "hang-dies"])
 def test_a_job_that_did_not_end_is_not_healthy(case: str, tmp_path: Path) -> None:
     job, _ = make(case, 1)
     play(job, tmp_path, json=True)

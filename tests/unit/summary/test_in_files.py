@@ -20,7 +20,7 @@ from nccl_inspector.system.safe_files import stamp_of
 from tests.bench.card import JOB, MANY, write_job
 from tests.bench.sampled import LOCAL
 
-NODES = 16
+NODES = 8
 LATE = f"rank {NODES // 2 * LOCAL + 3}"
 
 
@@ -55,13 +55,20 @@ def accused(card: Card) -> list[str]:
     return [one.rank for one in card.stragglers if one.flagged]
 
 
-@pytest.mark.parametrize("whole_files", [True, False])
-def test_the_report_is_that_of_a_job_in_memory(
-    reports: Path, monkeypatch: pytest.MonkeyPatch, whole_files: bool
+def test_of_a_large_file_only_what_is_needed_is_read(
+    reports: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_memory = load(reports)
     monkeypatch.setattr(directory, "HELD_BYTES_MAX", 0)
-    monkeypatch.setattr(streams, "_WHOLE_BYTES_MAX", streams._WHOLE_BYTES_MAX * whole_files)
+    monkeypatch.setattr(streams, "_WHOLE_BYTES_MAX", 0)
+    assert load(reports) == in_memory
+
+
+def test_the_report_is_that_of_a_job_in_memory(
+    reports: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_memory = load(reports)
+    monkeypatch.setattr(directory, "HELD_BYTES_MAX", 0)
     in_files = load(reports)
     assert all(
         isinstance(process.keys, PackedKeys)
