@@ -17,6 +17,7 @@ ALGO_PROTO = """case when algo = 'GROUP' then 'GROUP' when algo is null then ''
     else algo || '_' || coalesce(proto, 'Unknown') end"""
 
 _OPERATIONS_AT_ONCE = 5_000_000
+_PARTS_MAX = 64  # each may read all operations; with more parts DuckDB's own spilling is faster
 # Texts are represented by their 64-bit hash; a capture has only some thousands of texts.
 _CALL, _ALGO = "hash(comm, func)", "if(algo is null, null, hash(algo, proto))"
 # `ranks`: one bit for each rank, modulo 64. `mixed`: the ranks' times are of different clocks and
@@ -33,7 +34,7 @@ from (select *, if(source is null, null, hash(source)) as source_hash from ops)
 where {NUMBERED} and sn between $1 and $2 group by call, sn
 """
 # The files of a rank have its operations in their order, so of a range of numbers DuckDB reads
-# only the row groups that have some of it.
+# only the row groups that contain numbers of that range.
 _MARKS = f"select approx_quantile(sn, $1::float[]) from ops where {NUMBERED}"
 _CALLS = f"""
 create or replace table calls as select {_CALL} as call, any_value(comm) as comm,
@@ -76,8 +77,12 @@ def _ask(sql: duckdb.DuckDBPyConnection, question: str) -> int:
 
 
 def _ranges(sql: duckdb.DuckDBPyConnection) -> list[tuple[int, int]]:
-    """Return ranges of numbers that together have each one, with about as many operations each."""
-    parts = _ask(sql, f"select count(*) from ops where {NUMBERED}") // _OPERATIONS_AT_ONCE + 1
+    """Return ranges of numbers that together cover each one.
+
+    All have about the same number of operations.
+    """
+    count = _ask(sql, f"select count(*) from ops where {NUMBERED}")
+    parts = min(count // _OPERATIONS_AT_ONCE + 1, _PARTS_MAX)
     if parts == 1:
         return [(0, NUMBER_MAX)]
     shares = [part / parts for part in range(1, parts)]

@@ -2,13 +2,11 @@
 """Exact medians of very many times, in limited memory.
 
 SQL's own median() keeps all values. Here the times are first counted by histogram bucket, which
-tells in which bucket the median is. Then only that bucket's times are counted one by one. A bucket
-is 3 % wide, so it has few different times.
+tells in which bucket the median is. Then only that bucket's times are sorted. Counting and sorting
+may use the disk.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 import duckdb
@@ -17,31 +15,32 @@ from nccl_inspector.capture.operation_counts import bucket_sql
 
 Group = tuple[Any, ...]
 
-
-def _buckets_of(counts: Sequence[tuple[int, int]]) -> tuple[list[int], int]:
-    """Return the buckets of the middle value or values, and how many values are before them.
-
-    `counts`: bucket and number of values, by bucket.
-    """
-    sums = list(accumulate(count for _, count in counts))
-    total = sums[-1]
-    first, last = (total - 1) // 2, total // 2
-    low = next(at for at, reached in enumerate(sums) if reached > first)
-    high = next(at for at, reached in enumerate(sums) if reached > last)
-    return [counts[at][0] for at in range(low, high + 1)], sums[low] - counts[low][1]
-
-
-def _median(times: Sequence[tuple[int, int]], before: int, total: int) -> float:
-    """Return the median; `times`: value and number, from those in the middle's buckets."""
-    found = []
-    for wanted in ((total - 1) // 2, total // 2):
-        left = wanted - before
-        for value, count in times:
-            if left < count:
-                found.append(value)
-                break
-            left -= count
-    return sum(found) / 2
+# `first` and `last` are the places of the middle values, from 0; these are one if their number is
+# odd. `before`: how many values are below the buckets that have them.
+_MIDDLE = """
+create or replace temp table middle as
+select {by}, bucket, first, last, min(upto - n) over (partition by {by}) as before
+from (
+    select *, (total - 1) // 2 as first, total // 2 as last
+    from (
+        select *, sum(n) over (partition by {by} order by bucket) as upto,
+            sum(n) over (partition by {by}) as total
+        from (select {by}, bucket, count(*) as n from ({counted}) group by all)))
+where (first >= upto - n and first < upto) or (last >= upto - n and last < upto)
+"""
+_MEDIANS = """
+select {by}, sum(value::hugeint * ((first >= low and first < upto)::integer
+    + (last >= low and last < upto)::integer)) / 2.0
+from (
+    select *, upto - n as low
+    from (
+        select *, before + sum(n) over (partition by {by} order by value) as upto
+        from (
+            select {by}, value, any_value(first) as first, any_value(last) as last,
+                any_value(before) as before, count(*) as n
+            from ({counted}) join middle using ({by}, bucket) group by {by}, value)))
+group by {by}
+"""
 
 
 def medians(
@@ -49,31 +48,10 @@ def medians(
 ) -> dict[Group, float]:
     """Return the median of a column by the columns `keys`; `rows` is a query that has them all.
 
-    The values are whole numbers.
+    The values are whole numbers, and no key is NULL.
     """
     by = ", ".join(keys)
     counted = f"select {by}, {bucket_sql(value)} as bucket, {value} as value from ({rows})"
-    counts: dict[Group, list[tuple[int, int]]] = defaultdict(list)
-    for *group, bucket, count in sql.execute(
-        f"select {by}, bucket, count(*) from ({counted}) group by all order by all"
-    ).fetchall():
-        counts[tuple(group)].append((bucket, count))
-    middle = {group: _buckets_of(found) for group, found in counts.items()}
-    wanted = [(*group, bucket) for group, (buckets, _) in middle.items() for bucket in buckets]
-    if not wanted:
-        return {}
-    columns = ", ".join(f"unnest(${at}) as {name}" for at, name in enumerate((*keys, "bucket"), 1))
-    sql.execute(
-        f"create or replace temp table middle as select {columns}",
-        [list(column) for column in zip(*wanted, strict=True)],
-    )
-    times: dict[Group, list[tuple[int, int]]] = defaultdict(list)
-    for *group, found_value, count in sql.execute(
-        f"select {by}, value, count(*) from ({counted}) join middle using ({by}, bucket) "
-        "group by all order by all"
-    ).fetchall():
-        times[tuple(group)].append((found_value, count))
-    return {
-        group: _median(times[group], before, sum(count for _, count in counts[group]))
-        for group, (_, before) in middle.items()
-    }
+    sql.execute(_MIDDLE.format(by=by, counted=counted))
+    found = sql.execute(_MEDIANS.format(by=by, counted=counted)).fetchall()
+    return {tuple(group): float(median) for *group, median in found}

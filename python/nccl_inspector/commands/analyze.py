@@ -59,7 +59,8 @@ def analyze(
 
     With --slurm, the tasks of a Slurm step read the files. Inside a job it is a step of that job;
     otherwise srun starts a new job. Set srun's variables, such as SLURM_PARTITION, to choose where.
-    All nodes must see DIRECTORY and this program. 40 of the 60 bytes are in --shared then.
+    All nodes must see DIRECTORY and this program. Then 40 of these 60 bytes are in the directory
+    after --shared, and 20 in TMPDIR.
     """
 
     if (tasks is None) != (shared is None):

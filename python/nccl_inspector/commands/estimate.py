@@ -3,6 +3,7 @@
 
 import json
 from dataclasses import asdict
+from math import isfinite
 from typing import Any
 
 import click
@@ -55,6 +56,8 @@ _seconds = click.FloatRange(min=0.1, max=3600)
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def estimate(as_json: bool, memory_gb: float, **words: Any) -> None:
     """Estimate what measuring costs: series, scrapes, Prometheus, the nodes' tmpfs."""
+    if not all(isfinite(word) for word in (memory_gb, *words.values()) if isinstance(word, float)):
+        raise click.UsageError("a number is not finite.")
     names = {"lines": "json", "interval": "interval_s", "scrape": "scrape_s"}
     shape = Shape(**{names.get(name, name): word for name, word in words.items()})
     cost = add_up(shape, memory_gb * 1e9)

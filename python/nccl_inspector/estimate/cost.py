@@ -2,6 +2,7 @@
 """Add up the files of a node: on the node, for all nodes, and in a Prometheus."""
 
 from dataclasses import dataclass
+from math import ceil
 
 from nccl_inspector.agent.admission import LEFT_OUT
 from nccl_inspector.agent.publish import NODE_BYTES_MAX
@@ -51,8 +52,9 @@ _PAGE_BYTES = 4096  # of tmpfs; a file uses whole pages
 # 6,800), and heap for each series that ended but is still in the head (2.42.0: 1,700). Measured
 # with two short labels; a node list of 200 bytes on every series adds 700.
 ACTIVE_BYTES, ACTIVE_BYTES_2_42 = 4700, 6800
-ENDED_BYTES = 1300
+ENDED_BYTES, ENDED_BYTES_2_42 = 1300, 1700
 HOST_BYTES = 64e9  # memory of a usual host for Prometheus
+HEAD_SHARE = 0.5  # of a host's memory; the rest is for queries and the files' cache
 NODELIST_BYTES = 700 / 200  # for each byte of the node list
 HEAD_HOURS = 3.0  # how long an ended series stays in the head
 # Measured bytes on disk of a sample, by the kind of number. _SAME: an unchanged value. The index is
@@ -86,7 +88,8 @@ class Cost:
     all_scrape_bytes: int
     memory_bytes: float  # of a Prometheus
     host_bytes: float  # memory of a host for Prometheus
-    host_nodes: int  # whose series take that memory
+    host_nodes: int  # whose series take HEAD_SHARE of it with Prometheus 2.42
+    hosts: int  # that are needed for all nodes
     disk_bytes_per_day: float
     box_bytes: int
     tmpfs_bytes: int  # of a node
@@ -181,6 +184,9 @@ def add_up(shape: Shape, host_bytes: float = HOST_BYTES) -> Cost:
     a_series = ACTIVE_BYTES + NODELIST_BYTES * len(nodelist) * with_nodelist / len(files.series)
     ended = series * HEAD_HOURS / shape.job_hours
     memory_bytes = series * a_series + ended * ENDED_BYTES
+    more = ACTIVE_BYTES_2_42 - ACTIVE_BYTES
+    memory_2_42 = series * (a_series + more) + ended * ENDED_BYTES_2_42
+    hosts = memory_2_42 / (HEAD_SHARE * host_bytes)
     tmpfs_bytes, tmpfs_inodes = _tmpfs(files, here)
     return Cost(
         process_series=shape.process_series,
@@ -193,7 +199,8 @@ def add_up(shape: Shape, host_bytes: float = HOST_BYTES) -> Cost:
         all_scrape_bytes=round(share * len(files.page)),
         memory_bytes=memory_bytes,
         host_bytes=host_bytes,
-        host_nodes=int(shape.jobs * shape.nodes * host_bytes / memory_bytes),
+        host_nodes=int(shape.jobs * shape.nodes / hosts),
+        hosts=ceil(hosts),
         disk_bytes_per_day=share * _disk_bytes(files.series, shape) * 86400 / shape.scrape_s,
         box_bytes=box_bytes(),
         tmpfs_bytes=tmpfs_bytes,

@@ -3,7 +3,6 @@
 
 import textwrap
 from collections.abc import Iterator
-from math import ceil
 
 from nccl_inspector.agent.series_budget import series_limit
 from nccl_inspector.estimate.cost import ACTIVE_BYTES, ACTIVE_BYTES_2_42, Cost
@@ -75,13 +74,16 @@ def _rows(shape: Shape, cost: Cost) -> Iterator[tuple[str, str]]:
         f"disk, {size(cost.disk_bytes_per_day * shape.days)} for {shape.days:g} days, "
         "and the index",
     )
-    host = f"a host with {size(cost.host_bytes)} holds {_number(cost.host_nodes, 'such node')}"
-    hosts = ceil(cost.memory_bytes / cost.host_bytes)
     more = (
-        f"; share the nodes among {hosts} (setup monitoring --set shards={hosts}) and send all "
-        "series to one storage: page large-sites"
+        f"; let {cost.hosts} Prometheus servers share the nodes (setup monitoring --set "
+        f"shards={cost.hosts}) and send all series to one storage: page large-sites"
     )
-    yield "hosts", f"{host}, before any query{more if hosts > 1 else ''}"
+    yield (
+        "hosts",
+        f"a Prometheus 2.42 with {size(cost.host_bytes)} of memory can hold the series of "
+        f"{_number(cost.host_nodes, 'such node')}, and half of its memory is left for queries"
+        f"{more if cost.hosts > 1 else ''}",
+    )
     yield (
         "at most",
         f"{cost.head_series_max:,} series of a job in a Prometheus' head, whatever "

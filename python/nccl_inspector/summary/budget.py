@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 NODE_BYTES = 64 << 20  # objects in memory, for each node of the job
 JOB_BYTES_MAX = 3 << 30  # by an estimate that is 1.5 times the real use
-# The files of a job that are kept in memory. Of a larger job only that is kept which says which
-# ranks and communicators there are.
+# If the summaries of a job are larger than this together, their time lines, records and unions stay
+# on disk until they are used.
 HELD_BYTES_MAX = 384 << 20
 
 

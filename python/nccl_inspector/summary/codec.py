@@ -65,7 +65,7 @@ from nccl_inspector.summary.node_parts import (
     unpack_counters,
     unpack_vendor,
 )
-from nccl_inspector.summary.packed_tables import KEYS_BYTES_MAX, PackedKeys, PackedLines, inflate
+from nccl_inspector.summary.packed_tables import PackedKeys, PackedLines, inflate
 from nccl_inspector.summary.samples import PackedSamples, PackedUnions
 from nccl_inspector.summary.streams import FileSlice, Stream, SummaryVersion
 from nccl_inspector.summary.vendor_means import VendorMeans
@@ -94,9 +94,11 @@ SUMMARY_BYTES_MAX = (
 HEAD_BYTES_MAX = 2 << 20  # node lists can be long
 FLAGS_BYTES_MAX = 512  # for the flags that `pack_process` adds to the JSON
 PIECES_BYTES_MIN = 2048  # more than empty pieces take
-_RAW_BYTES_MAX = KEYS_BYTES_MAX  # one table, unpacked
+_RAW_BYTES_MAX = 4 << 20  # one table, unpacked
 _JSON_TIMES = 8  # the most memory for one byte of JSON
 _SLICE_BYTES = 128  # in memory, of a FileSlice
+# Keys that are unpacked at each use take less memory by far more than this, but time each time.
+_UNPACKED_LATER = 4
 _TABLES = 7
 _SAMPLES = slice(4, 7)  # the pieces with samples and unions
 WHOLE_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX + SAMPLES_BYTES_MAX + 3 * 4
@@ -263,7 +265,7 @@ def _process(
     if version is None:
         memory += memory_of(raw_keys, KEY_TABLES) + len(block)
     else:
-        memory += len(pieces[1]) + _SLICE_BYTES * len(pieces)
+        memory += memory_of(raw_keys, KEY_TABLES) // _UNPACKED_LATER + _SLICE_BYTES * len(pieces)
     if not budget.take(memory):
         return None
     meta = _load(raw_meta)
@@ -273,7 +275,7 @@ def _process(
     keys: Sequence[Key] = unpack_keys(raw_keys)
     later: Sequence[Stream] = pieces
     if version is not None:
-        keys, later = PackedKeys(bytes(pieces[1])), _in_file(pieces, at, version)
+        keys, later = PackedKeys.of(keys, raw_keys), _in_file(pieces, at, version)
     sample_facts, sample_columns, union_stream = later[_SAMPLES]
     unions = PackedUnions(union_stream) if union_stream else ()
     return Process(

@@ -15,12 +15,12 @@ from nccl_inspector.summary.columns import (
     LINE_BYTES_MAX,
     LINE_HEAD_BYTES,
     line_head,
+    pack_keys,
     unpack_keys,
     unpack_line,
 )
 from nccl_inspector.summary.streams import Stream, bytes_of
 
-KEYS_BYTES_MAX = 4 << 20  # uncompressed
 # A line's communicator, function and size class.
 Kind = tuple[int, int, int]
 _Item = TypeVar("_Item")
@@ -115,26 +115,32 @@ class PackedLines(Packed[Line]):
 
 
 class PackedKeys(Packed[Key]):
-    """The kinds of operation of a process, unpacked at each use; they were checked before.
+    """Kinds of operation, unpacked at each use; they were checked before."""
 
-    `comm`: only those of this communicator, by its index in the process; None: all.
-    """
+    __slots__ = ("_by_comm", "_packed")
 
-    __slots__ = ("_comm", "_stream")
+    def __init__(self, packed: bytes, by_comm: Mapping[int, bytes] | None = None) -> None:
+        """Take `pack_keys`'s bytes: of all, and of each communicator's own.
 
-    def __init__(self, stream: bytes, comm: int | None = None) -> None:
-        """Take a zlib stream of `pack_keys`'s bytes."""
-        self._stream, self._comm = stream, comm
+        The communicators are those of a process, by their index.
+        """
+        self._packed, self._by_comm = packed, by_comm or {}
 
-    def of_comm(self, comm: int) -> "PackedKeys":
+    @classmethod
+    def of(cls, keys: Sequence[Key], packed: bytes) -> "PackedKeys":
+        """Return the keys of a process; `packed` is all of them."""
+        by_comm: dict[int, list[Key]] = {}
+        for key in keys:
+            by_comm.setdefault(key.comm, []).append(key)
+        return cls(packed, {comm: pack_keys(own) for comm, own in by_comm.items()})
+
+    def of_comm(self, comm: int) -> Sequence[Key]:
         """Return those of one communicator."""
-        return PackedKeys(self._stream, comm)
+        packed = self._by_comm.get(comm)
+        return PackedKeys(packed) if packed else ()
 
     def _all(self) -> tuple[Key, ...]:
-        keys = unpack_keys(inflate(self._stream, KEYS_BYTES_MAX))
-        if self._comm is None:
-            return keys
-        return tuple(key for key in keys if key.comm == self._comm)
+        return unpack_keys(self._packed)
 
     def __iter__(self) -> Iterator[Key]:
         """Yield the keys."""

@@ -31,8 +31,10 @@ def _read(version: SummaryVersion, start: int, end: int) -> bytes:
             os.close(fd)
     except OSError as err:
         raise RefusedError("bad_summary", os.strerror(err.errno or 0)) from err
+    except RefusedError as err:
+        raise RefusedError("bad_summary", str(err)) from err
     if len(data) != end - start:
-        raise RefusedError("bad_summary", "it was replaced while it was read")
+        raise RefusedError("bad_summary", "it has changed since it was first read")
     return data
 
 

@@ -49,5 +49,16 @@ def test_each_group_has_its_own(tmp_path: Path) -> None:
     }
 
 
+def test_of_very_many_times_each_group_has_one_number(tmp_path: Path) -> None:
+    sql = connect(tmp_path)
+    sql.execute(
+        "create table times as select i % 2000 as one, 5_000_000 + (i * 7919) % 900_001 as ns "
+        "from range(400_000) t(i)"
+    )
+    found = medians(sql, "select * from times", ("one",), "ns")
+    asked = "select one, median(ns) from times group by one"
+    assert found == {(one,): value for one, value in sql.execute(asked).fetchall()}
+
+
 def test_of_no_rows_there_are_no_medians(tmp_path: Path) -> None:
     assert medians(connect(tmp_path), "select 1 as one, 2 as ns limit 0", ("one",), "ns") == {}
