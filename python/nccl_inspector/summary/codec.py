@@ -97,7 +97,8 @@ PIECES_BYTES_MIN = 2048  # more than empty pieces take
 _RAW_BYTES_MAX = 4 << 20  # one table, unpacked
 _JSON_TIMES = 8  # the most memory for one byte of JSON
 _SLICE_BYTES = 128  # in memory, of a FileSlice
-# Keys that are unpacked at each use take less memory by far more than this, but time each time.
+# Keys that are unpacked at each use count as a quarter of their size. They take far less memory,
+# but each use takes time.
 _UNPACKED_LATER = 4
 _TABLES = 7
 _SAMPLES = slice(4, 7)  # the pieces with samples and unions

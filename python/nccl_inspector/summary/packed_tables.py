@@ -60,6 +60,32 @@ class Packed(Sequence[_Item]):
         return repr(tuple(self))
 
 
+class PackedWhole(Packed[_Item]):
+    """A table that is unpacked as a whole at each use."""
+
+    __slots__ = ()
+
+    def _all(self) -> tuple[_Item, ...]:
+        """Return the items, unpacked now."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[_Item]:
+        """Yield the items."""
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self._all())
+
+    @overload
+    def __getitem__(self, place: int) -> _Item: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[_Item, ...]: ...
+    def __getitem__(self, place: int | slice) -> _Item | tuple[_Item, ...]:
+        """Return one item, or a tuple of items."""
+        return self._all()[place]
+
+
 class PackedLines(Packed[Line]):
     """The time lines of a process, each a zlib stream of `pack_line`'s bytes.
 
@@ -114,7 +140,7 @@ class PackedLines(Packed[Line]):
         return map(unpack_line, self.packed_of_kinds(kinds, ranks))
 
 
-class PackedKeys(Packed[Key]):
+class PackedKeys(PackedWhole[Key]):
     """Kinds of operation, unpacked at each use; they were checked before."""
 
     __slots__ = ("_by_comm", "_packed")
@@ -141,19 +167,3 @@ class PackedKeys(Packed[Key]):
 
     def _all(self) -> tuple[Key, ...]:
         return unpack_keys(self._packed)
-
-    def __iter__(self) -> Iterator[Key]:
-        """Yield the keys."""
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        """Return the number of keys."""
-        return len(self._all())
-
-    @overload
-    def __getitem__(self, place: int) -> Key: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[Key, ...]: ...
-    def __getitem__(self, place: int | slice) -> Key | tuple[Key, ...]:
-        """Return one key, or a tuple of keys."""
-        return self._all()[place]

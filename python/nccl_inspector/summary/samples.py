@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from operator import sub
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nccl_inspector.box.layout import AHEAD_NS_MAX, GPUS, SAMPLES_MAX, UNION_WINDOWS, WORD_MAX
 from nccl_inspector.box.sample_table import (
@@ -42,7 +42,7 @@ from nccl_inspector.summary.columns import (
     unfold,
     unpack_columns,
 )
-from nccl_inspector.summary.packed_tables import Packed, inflate
+from nccl_inspector.summary.packed_tables import PackedWhole, inflate
 from nccl_inspector.summary.streams import Stream, bytes_of
 from nccl_inspector.system.checked_json import Checks, dump
 
@@ -320,7 +320,7 @@ def unpack_unions(raw: bytes) -> tuple[Union, ...]:
     )
 
 
-class PackedUnions(Packed[Union]):
+class PackedUnions(PackedWhole[Union]):
     """The unions of a process, unpacked and checked at each use.
 
     Nothing unpacked is kept, because a large job has three million windows.
@@ -342,19 +342,3 @@ class PackedUnions(Packed[Union]):
 
     def _all(self) -> tuple[Union, ...]:
         return unpack_unions(self.raw())
-
-    def __iter__(self) -> Iterator[Union]:
-        """Yield the unions."""
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        """Return the number of unions."""
-        return len(self._all())
-
-    @overload
-    def __getitem__(self, place: int) -> Union: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[Union, ...]: ...
-    def __getitem__(self, place: int | slice) -> Union | tuple[Union, ...]:
-        """Return one union or several."""
-        return self._all()[place]
