@@ -221,11 +221,10 @@ def read_afresh(folder: Path, limits: str) -> str:
 
 
 def test_a_dump_that_needs_too_much_memory_or_time_is_refused(tmp_path: Path) -> None:
+    # No file within the caps needs a second of CPU time on every machine; test_limited.py has that.
     (tmp_path / "rank_0").write_bytes(b"(" + b"X\1\0\0\0a" * 4_000_000 + b"l.")
-    hasty = Limits(cpu_s=1)
     said = read_afresh(tmp_path, "Limits(memory_bytes=32 << 20)")
     assert said == "['it needs too much memory']\n"
-    assert reasons(read(tmp_path, hasty)) == ["reading it took too much processor time"]
     assert reasons(read(tmp_path, Limits(wall_s=0.1))) == ["reading it took too long"]
 
 
