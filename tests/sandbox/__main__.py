@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from tests.sandbox import lifetime, tree
+from tests.sandbox import given, lifetime
 from tests.sandbox.cluster import Cluster
 from tests.sandbox.errors import ClusterError
 from tests.sandbox.layout import JOB_USER, Options, default_root
@@ -27,7 +27,7 @@ def _parser() -> argparse.ArgumentParser:
         "env": "what to export to use it from any shell",
     }
     trees = commands.add_parser("tree", help="make the trees of other Slurm releases")
-    trees.add_argument("suite", nargs="*", default=tree.SUITES, help="of Debian")
+    trees.add_argument("suite", nargs="*", default=given.releases(), help="of Debian")
     for name, text in helps.items():
         command = commands.add_parser(name, help=text)
         command.add_argument("--dir", type=Path, default=None, help="state directory")
@@ -92,7 +92,7 @@ def _trees(suites: Sequence[str]) -> int:
 def _tree(suite: str) -> bool:
     begun = time.monotonic()
     try:
-        made = tree.find(suite) or tree.make(suite)
+        made = given.release(suite)
     except ClusterError as err:
         print(f"cluster: {err}", file=sys.stderr)
         return False

@@ -9,7 +9,7 @@ import subprocess
 import zlib
 from pathlib import Path
 
-from tests.sandbox import tree
+from tests.sandbox import given
 from tests.sandbox.errors import ClusterError
 from tests.sandbox.layout import JOB_USER, OTHER_USER, PORTS, REPORT_USER, Layout, Options
 from tests.sandbox.processes import DAEMON_ENV
@@ -118,7 +118,7 @@ def choose_layout(root: Path, options: Options) -> Layout:
 def _release(options: Options) -> tuple[str, Path | None]:
     """Version of the Slurm that the options choose, and its tree."""
     if options.tree:
-        found = tree.make(options.tree)
+        found = given.release(options.tree)
         return found.slurm, found.root
     said = subprocess.run(
         ["slurmctld", "-V"],

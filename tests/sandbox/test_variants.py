@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox import JOB_USER, NODES, Cluster, ClusterError, Options, tree, wait_until
+from tests.sandbox import JOB_USER, NODES, Cluster, ClusterError, Options, given, tree, wait_until
 from tests.sandbox.config import merged
 from tests.support.sandbox.own_cluster import brought_up
 
@@ -147,3 +147,24 @@ def test_how_the_host_reaches_a_mirror_is_taken_and_nothing_else() -> None:
         "Acquire::Check-Valid-Until": "false",
         "Acquire::Languages": "none",
     }
+
+
+@pytest.mark.parametrize(
+    ("prefix", "reason"),
+    [("slurm", "must be the absolute path"), ("/usr", "must be"), ("/usr/local", "must be"),
+     ("/opt/no/slurm", "there is no /opt/no/slurm/sbin/slurmctld")],
+)  # fmt: skip
+def test_a_prefix_that_has_no_slurm_of_its_own_is_refused(
+    monkeypatch: pytest.MonkeyPatch, prefix: str, reason: str
+) -> None:
+    monkeypatch.setenv("SLURM_PREFIX", prefix)
+    assert given.releases() == (*tree.SUITES, "given")
+    with pytest.raises(ClusterError, match=reason):
+        given.release("given")
+
+
+def test_without_a_prefix_there_is_no_given_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_PREFIX", raising=False)
+    assert given.releases() == tree.SUITES
+    with pytest.raises(ClusterError, match="SLURM_PREFIX must be"):
+        given.release("given")

@@ -11,7 +11,7 @@ import re
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +57,20 @@ class Tree:
         return self.root / "usr" / "include"
 
 
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a tree is made. `name`: its directory.
+
+    `finish`: what is done in it after the packages; `stamp`: tells one result of that from another.
+    """
+
+    name: str
+    suite: str
+    packages: tuple[str, ...]
+    finish: Callable[[Path], None] = lambda _: None
+    stamp: str = ""
+
+
 def folder() -> Path:
     """$NCCL_INSPECTOR_TREES, else a directory of root that outlives a boot."""
     return Path(os.environ.get("NCCL_INSPECTOR_TREES", "/var/tmp/nccl-inspector-trees"))
@@ -64,17 +78,7 @@ def folder() -> Path:
 
 def find(suite: str, more: tuple[str, ...] = ()) -> Tree | None:
     """The tree if it is complete and made as this file makes it; `more`: packages besides."""
-    root = folder() / _name(suite, more)
-    try:
-        text = json.loads((root / _MARKER).read_text())
-    except FileNotFoundError:
-        return None
-    wanted = [*PACKAGES, *more]
-    return Tree(suite, root, text["slurm"]) if text["packages"] == wanted else None
-
-
-def _name(suite: str, more: tuple[str, ...]) -> str:
-    return f"{suite}-more" if more else suite
+    return found(_debian(suite, more))
 
 
 def make(suite: str, more: tuple[str, ...] = ()) -> Tree:
@@ -83,12 +87,38 @@ def make(suite: str, more: tuple[str, ...] = ()) -> Tree:
     Raises:
         ClusterError: the release is not available here; with the reason in one line.
     """
-    if not re.fullmatch("[a-z]+", suite):
-        raise ClusterError(f"{suite}: not the name of a Debian suite")
+    return made(_debian(suite, more))
+
+
+def found(recipe: Recipe) -> Tree | None:
+    """The tree if it is complete and made by this recipe."""
+    root = folder() / recipe.name
+    try:
+        text = json.loads((root / _MARKER).read_text())
+    except FileNotFoundError:
+        return None
+    same = text["packages"] == [*recipe.packages] and text.get("stamp", "") == recipe.stamp
+    return Tree(recipe.suite, root, text["slurm"]) if same else None
+
+
+def made(recipe: Recipe) -> Tree:
+    """The tree of a recipe; made when there is none.
+
+    Raises:
+        ClusterError: it cannot be made here; with the reason in one line.
+    """
+    if not re.fullmatch("[a-z]+", recipe.suite):
+        raise ClusterError(f"{recipe.suite}: not the name of a Debian suite")
     if os.geteuid() != 0 or not shutil.which("debootstrap", path=DAEMON_ENV["PATH"]):
-        raise ClusterError(f"{suite} is not available: needs root and the package debootstrap")
-    with _alone(_name(suite, more)):
-        return find(suite, more) or _make(suite, more)
+        raise ClusterError(
+            f"{recipe.name} is not available: needs root and the package debootstrap"
+        )
+    with _alone(recipe.name):
+        return found(recipe) or _make(recipe)
+
+
+def _debian(suite: str, more: tuple[str, ...]) -> Recipe:
+    return Recipe(f"{suite}-more" if more else suite, suite, (*PACKAGES, *more))
 
 
 @contextmanager
@@ -103,35 +133,44 @@ def _alone(suite: str) -> Iterator[None]:
         yield
 
 
-def _make(suite: str, more: tuple[str, ...]) -> Tree:
+def _make(recipe: Recipe) -> Tree:
     """Fill a folder beside, mark it complete, and only then give it its name."""
-    name = _name(suite, more)
-    root, part = folder() / name, folder() / f"{name}.part"
+    root, part = folder() / recipe.name, folder() / f"{recipe.name}.part"
     for old in (root, part):
         if old.exists():
             shutil.rmtree(old)
     try:
-        slurm = _fill(suite, part, (*PACKAGES, *more))
+        slurm = _fill(recipe, part)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
     part.rename(root)
-    return Tree(suite, root, slurm)
+    return Tree(recipe.suite, root, slurm)
 
 
-def _fill(suite: str, part: Path, packages: tuple[str, ...]) -> str:
+def _fill(recipe: Recipe, part: Path) -> str:
     """Make the tree in `part`, its marker last; the version of the Slurm in it."""
-    recipe = _RECIPES / suite if (_RECIPES / suite).exists() else _RECIPES / "sid"
+    suite = recipe.suite
+    script = _RECIPES / suite if (_RECIPES / suite).exists() else _RECIPES / "sid"
     targets = _said("apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)")
-    mirror = pick_mirror(targets, platform.freedesktop_os_release().get("VERSION_CODENAME", ""))
-    _step(suite, "debootstrap", "--variant=minbase", suite, str(part), mirror, str(recipe))
+    mirror = pick_mirror(targets, host_suite())
+    _step(suite, "debootstrap", "--variant=minbase", suite, str(part), mirror, str(script))
     _prepare(part)
+    install = ("apt-get", "install", "-qq", "-y", "--no-install-recommends")
     _inside(suite, part, "apt-get", "update", "-qq")
-    _inside(suite, part, "apt-get", "install", "-qq", "-y", "--no-install-recommends", *packages)
+    _inside(suite, part, *install, *recipe.packages)
     _inside(suite, part, "apt-get", "clean")
+    recipe.finish(part)
+    _inside(suite, part, "ldconfig")
     slurm = _inside(suite, part, "slurmctld", "-V").split()[-1]
-    (part / _MARKER).write_text(json.dumps({"slurm": slurm, "packages": packages}) + "\n")
+    marker = {"slurm": slurm, "packages": recipe.packages, "stamp": recipe.stamp}
+    (part / _MARKER).write_text(json.dumps(marker) + "\n")
     return slurm
+
+
+def host_suite() -> str:
+    """The name of the host's own Debian, `bookworm`; empty if it has none."""
+    return platform.freedesktop_os_release().get("VERSION_CODENAME", "")
 
 
 def pick_mirror(targets: str, codename: str) -> str:

@@ -23,6 +23,8 @@ from nccl_inspector.slurm.values import Facts, as_far_as_it_is, optional, path, 
 
 _RELEASE = re.compile(r"([0-9]{2})\.([0-9]{1,2})\.")
 _MINUTE_S = 60
+# From here on libslurm fills in all patterns of the path of the output (slurm_get_job_stdout()).
+_PATHS_SINCE = (25, 11)
 _NUMBERS = {
     "job_id": "id", "array_job_id": "array_id", "het_job_id": "heterogeneous_id", "uid": "user_id",
     "submit_s": "submit_time", "eligible_s": "eligible_time", "restart": "requeue_count",
@@ -65,7 +67,10 @@ def ask_pyslurm(
         return {}, "what it says is not JSON"
     if not isinstance(job, dict) or whole(job.get("id")) != job_id:
         return {}, "what it says is not of this job"
-    return _facts(job), ""
+    facts, written = _facts(job), job.get("standard_output")
+    if written and isinstance(written, str) and (installed() or (0, 0)) >= _PATHS_SINCE:
+        facts["stdout_path"] = written.replace("%", "%%")
+    return facts, ""
 
 
 def _codes(job: Mapping[str, Any], state: str) -> Facts:

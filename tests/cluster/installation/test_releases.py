@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox import JOB_USER, NODES, Cluster, ClusterError, Options, tree, wait_until
+from tests.sandbox import JOB_USER, NODES, Cluster, ClusterError, Options, given, wait_until
 from tests.sandbox.processes import members
 from tests.support.sandbox import jobs
 
@@ -19,15 +19,15 @@ ENDLESS = ("--steps", "100000", *jobs.QUICK)
 def on_release(suite: str, cluster_dir: Path, prolog_flags: str = "Alloc") -> Cluster:
     """A cluster of that release, or a skipped test where no mirror gives it."""
     try:
-        made = tree.make(suite)
+        given.release(suite)
     except ClusterError as err:
         pytest.skip(str(err))
     root = Path(tempfile.mkdtemp(prefix="nccl-inspector-test-", dir=cluster_dir.parent))
-    options = Options(monitoring=False, tree=made.suite, prolog_flags=prolog_flags)
+    options = Options(monitoring=False, tree=suite, prolog_flags=prolog_flags)
     return Cluster.up(root, options)
 
 
-@pytest.fixture(scope="module", params=tree.SUITES)
+@pytest.fixture(scope="module", params=given.releases())
 def release_cluster(request: pytest.FixtureRequest, cluster_dir: Path) -> Iterator[Cluster]:
     cluster = on_release(request.param, cluster_dir)
     try:
@@ -91,7 +91,7 @@ def test_a_measured_job_is_collected_and_nothing_of_it_is_left(release: Cluster)
     assert jobs.tasks(release) == []
 
 
-@pytest.mark.parametrize("suite", tree.SUITES)
+@pytest.mark.parametrize("suite", given.releases())
 def test_a_prolog_that_runs_inside_the_job_is_no_obstacle(suite: str, cluster_dir: Path) -> None:
     cluster = on_release(suite, cluster_dir, "RunInJob")
     try:
@@ -121,7 +121,7 @@ def test_a_machine_changes_neither_its_tree_nor_the_repository(release: Cluster)
     assert "Read-only" in written.stderr
 
 
-@pytest.mark.parametrize("suite", tree.SUITES)
+@pytest.mark.parametrize("suite", given.releases())
 def test_down_ends_everything_in_a_tree(suite: str, cluster_dir: Path) -> None:
     mounts = Path("/proc/self/mountinfo").read_text()
     cluster = on_release(suite, cluster_dir)

@@ -1,6 +1,7 @@
 """pyslurm in a child: absent, of another release, and one that ends, hangs or lies.
 
-The module here is a stand-in: no pyslurm can be built for the releases that Debian has.
+The module here is a stand-in: no pyslurm can be built for the releases that Debian has. The real
+one is asked by tests/cluster/slurm/test_pyslurm.py.
 """
 
 import json
@@ -50,6 +51,14 @@ class Python:
 @pytest.fixture
 def python(tmp_path: Path) -> Python:
     return Python(tmp_path)
+
+
+def test_a_path_that_libslurm_has_filled_in_is_not_filled_in_again(
+    python: Python, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "version", lambda _name: "25.11.2")
+    program = python.with_job({**JOB, "standard_output": "/home/ann/100%x.out"})
+    assert ask_pyslurm(42, program)[0]["stdout_path"] == "/home/ann/100%%x.out"
 
 
 def test_what_it_says_is_read(python: Python) -> None:

@@ -1,0 +1,115 @@
+"""A Slurm that the tester has built: SLURM_PREFIX=/opt/slurm-25.11 is one release more.
+
+Its tree is the host's Debian with the libraries that it needs, the prefix at the same path, links
+to its programs where a machine looks for them, and a pyslurm, if `pip install --prefix` has put
+one below the prefix.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.sandbox import tree
+from tests.sandbox.errors import ClusterError
+from tests.sandbox.processes import DAEMON_ENV
+from tests.sandbox.tree import PACKAGES, Recipe, Tree
+
+SUITE = "given"  # its name among the suites of Debian
+_OF_SLURM = re.compile("slurm|munge$|mariadb")
+_LIBRARY = re.compile(r"=> (/\S+)")
+_OWNER = re.compile(r"([a-z0-9.+-]+)(?::[a-z0-9-]+)?: ")
+_PROGRAMS = ("bin", "sbin")
+
+
+def release(name: str) -> Tree:
+    """The tree of a Debian suite, or of the given Slurm.
+
+    Raises:
+        ClusterError: it is not available here; with the reason in one line.
+    """
+    return tree.made(_recipe(prefix())) if name == SUITE else tree.make(name)
+
+
+def releases() -> tuple[str, ...]:
+    """Names of all releases but the host's that are to be tried."""
+    return (*tree.SUITES, *((SUITE,) if os.environ.get("SLURM_PREFIX") else ()))
+
+
+def prefix() -> Path:
+    """Where the tester's Slurm is installed.
+
+    Raises:
+        ClusterError: it is not a Slurm in a directory of its own.
+    """
+    named = Path(os.environ.get("SLURM_PREFIX", ""))
+    if not named.is_absolute() or len(named.parts) < 3 or named.parts[1] == "usr":
+        raise ClusterError("SLURM_PREFIX must be the absolute path of a directory of its own")
+    for program in ("sbin/slurmctld", "sbin/slurmd", "bin/sbatch", "include/slurm/spank.h"):
+        if not (named / program).exists():
+            raise ClusterError(f"SLURM_PREFIX: there is no {named / program}")
+    return named
+
+
+def _recipe(slurm: Path) -> Recipe:
+    others = [name for name in PACKAGES if not _OF_SLURM.search(name)]
+    needed = sorted({*others, *_packages(slurm), "munge", *_databases(slurm)})
+    stamp = f"{slurm} {(slurm / 'sbin' / 'slurmctld').stat().st_mtime_ns} {_modules(slurm)}"
+    suite = tree.host_suite()
+    return Recipe(SUITE, suite, tuple(needed), lambda root: _put(slurm, root), stamp)
+
+
+def _databases(slurm: Path) -> tuple[str, ...]:
+    return _servers() if (slurm / "lib" / "slurm" / "accounting_storage_mysql.so").exists() else ()
+
+
+def _servers() -> tuple[str, ...]:
+    return tuple(name for name in PACKAGES if name.startswith("mariadb"))
+
+
+def _modules(slurm: Path) -> str:
+    """Where its Python modules are; empty if it has none."""
+    return next((str(path) for path in sorted(slurm.glob("lib/python3*/site-packages"))), "")
+
+
+def _packages(slurm: Path) -> set[str]:
+    """The packages of the host whose libraries its programs and plugins were linked with.
+
+    Raises:
+        ClusterError: no package has one of them.
+    """
+    files = [path for part in _PROGRAMS for path in (slurm / part).iterdir()]
+    files += [*(slurm / "lib" / "slurm").glob("*.so")]
+    said = subprocess.run(
+        ["ldd", *map(str, files)], env=DAEMON_ENV, capture_output=True, text=True, check=False
+    ).stdout
+    libraries = {Path(found) for found in _LIBRARY.findall(said)}
+    return {_owner(path) for path in libraries if not path.is_relative_to(slurm)}
+
+
+def _owner(library: Path) -> str:
+    for path in (library, library.resolve()):
+        said = subprocess.run(
+            ["dpkg-query", "--search", str(path)],
+            env=DAEMON_ENV, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if found := _OWNER.match(said.stdout):
+            return found[1]
+    raise ClusterError(f"SLURM_PREFIX: {library} is of no package")
+
+
+def _put(slurm: Path, root: Path) -> None:
+    """Put the prefix into the tree, and links to it."""
+    target = root / slurm.relative_to("/")
+    shutil.copytree(slurm, target, symlinks=True)
+    for part in _PROGRAMS:
+        for program in (slurm / part).iterdir():
+            (root / "usr" / part / program.name).symlink_to(program)
+    # No link: the host builds with these headers.
+    shutil.copytree(slurm / "include" / "slurm", root / "usr" / "include" / "slurm")
+    (root / "etc" / "ld.so.conf.d" / "given.conf").write_text(f"{slurm / 'lib'}\n")
+    if modules := _modules(slurm):
+        (root / "usr" / "lib" / "python3" / "dist-packages" / "given.pth").write_text(
+            modules + "\n"
+        )
