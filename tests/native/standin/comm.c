@@ -157,6 +157,8 @@ static bool accept_prev(struct comm *comms, int n, const struct world *world)
 	return false;
 }
 
+#define CUT_NS_PER_BYTE 1e12 /* a byte in 17 minutes */
+
 static void throttle(struct comm *comm, const struct world *world, const struct throttle *slow)
 {
 	uint64_t now_ns = host_ns();
@@ -164,7 +166,8 @@ static void throttle(struct comm *comm, const struct world *world, const struct 
 	if (!throttle_is_of(slow, world->peers[world->rank].node,
 	                    world->peers[comm->next_global].node))
 		return;
-	comm->link.slow_ns_per_byte = 1e3 / (double)slow->rate_mbs;
+	comm->link.slow_ns_per_byte =
+	    slow->rate_mbs ? 1e3 / (double)slow->rate_mbs : CUT_NS_PER_BYTE;
 	comm->link.slow_from_ns = now_ns + slow->from_s * NS_PER_S;
 	comm->link.slow_until_ns = slow->until_s ? now_ns + slow->until_s * NS_PER_S : UINT64_MAX;
 }

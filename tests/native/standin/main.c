@@ -128,7 +128,8 @@ static void loop(struct app *app)
 
 	app->begin_ns = app->said_ns = host_ns();
 	while (world_agree(&app->world, more(app))) {
-		if (opt->hang_rank == app->world.rank && app->steps >= opt->hang_step) {
+		if ((opt->hang_rank == app->world.rank || opt->hang_rank == HANG_ALL) &&
+		    app->steps >= opt->hang_step) {
 			printf("rank %d hangs in step %llu\n", app->world.rank,
 			       (unsigned long long)app->steps);
 			fflush(stdout);

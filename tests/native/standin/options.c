@@ -37,9 +37,11 @@ static const char help[] =
     "  --slow-gpu R[:MS]   the same of its GPU: it is called in time, and begins later\n"
     "  --throttle WHERE:MB/S[:FROM[:UNTIL]]\n"
     "                      links between nodes have that rate, from FROM to UNTIL seconds after\n"
-    "                      the ranks have met; WHERE: all, a NODE (its links), or NODE+NODE\n"
+    "                      the ranks have met; WHERE: all, a NODE (its links), or NODE+NODE;\n"
+    "                      a rate of 0: nothing goes over them\n"
     "  --hang R[:STEP]     rank R calls nothing from step STEP on (default 3; the first is 0),\n"
-    "                      the others wait; without --timeout for ever; means --no-barrier\n"
+    "                      the others wait; without --timeout for ever; means --no-barrier;\n"
+    "                      R may be all: then nobody waits\n"
     "  --mismatch R[:STEP] rank R calls another operation than the others from step STEP on\n"
     "                      (default 3): both begin and neither ends; the rest as --hang\n"
     "  --crossed R[:STEP]  rank R uses the communicators in reverse order from step STEP on\n"
@@ -146,6 +148,13 @@ static void take_size(void *to, int i, const char *word)
 }
 
 /* "R" or "R:N". */
+static int rank_of(const char *name, const char *text)
+{
+	bool all = !strcmp(name, "--hang") && !strcmp(text, "all");
+
+	return all ? HANG_ALL : (int)number(name, text, 0, 1000000);
+}
+
 static void rank_and(const char *name, char *text, int *rank, uint64_t *value)
 {
 	char *colon = strchr(text, ':');
@@ -154,7 +163,7 @@ static void rank_and(const char *name, char *text, int *rank, uint64_t *value)
 		*colon = '\0';
 		*value = number(name, colon + 1, 0, 1000000);
 	}
-	*rank = (int)number(name, text, 0, 1000000);
+	*rank = rank_of(name, text);
 }
 
 enum {
@@ -343,7 +352,7 @@ void options_parse(struct options *opt, int argc, char **argv)
 		die("'%s' is not an option; see --help", argv[optind]);
 	if (!opt->steps && !opt->seconds)
 		opt->seconds = 10;
-	hangs = opt->hang_rank >= 0 || opt->mismatch_rank >= 0 || opt->crossed_rank >= 0;
+	hangs = opt->hang_rank != -1 || opt->mismatch_rank >= 0 || opt->crossed_rank >= 0;
 	if (hangs)
 		opt->barrier =
 		    false; /* so that the waiting is inside NCCL, where it is looked for */

@@ -15,6 +15,8 @@
 enum comm_kind { COMM_NODE, COMM_CROSS, COMM_WORLD, COMM_HALF, COMM_PARITY, COMM_KINDS };
 enum op_kind { OP_ALLREDUCE, OP_ALLGATHER, OP_REDUCESCATTER, OP_SENDRECV, OP_KINDS };
 
+#define HANG_ALL (-2)
+
 struct options {
 	const char *rendezvous; /* NULL: a name made of the job and the step */
 	const char *log_dir;    /* NULL: no log */
@@ -37,7 +39,7 @@ struct options {
 	int slow_gpu_rank; /* -1: none */
 	uint64_t slow_gpu_ms;
 	struct throttle throttle;
-	int hang_rank; /* -1: none */
+	int hang_rank; /* -1: none; HANG_ALL */
 	uint64_t hang_step;
 	int mismatch_rank; /* -1: none */
 	uint64_t mismatch_step;

@@ -164,6 +164,19 @@ def test_ranks_wait_in_nccl_for_one_that_hangs_until_sigterm(tmp_path: Path) -> 
     assert [op["seq"] for op in run.log(0)] == [0] * 5
 
 
+def test_all_ranks_may_stop_between_two_operations(tmp_path: Path) -> None:
+    args = ["--hang", "all:1", "--steps", "9", "--sizes", "32K", "--comms", "world"]
+    with started(tmp_path, args, ranks=2) as run:
+        for process in run.processes:
+            assert process.stdout is not None
+            assert process.stdout.readline().endswith("hangs in step 1\n")
+        assert not call_is_open(run)
+        for process in run.processes:
+            process.terminate()
+        collect(run)
+    assert [op["seq"] for op in run.log(0)] == [0] * 5
+
+
 def call_is_open(run: Run) -> bool:
     """The sixth operation of rank 0 has been told, and no end of it."""
     try:
@@ -302,6 +315,15 @@ def test_a_throttled_pair_is_slow_for_its_two_nodes_alone(tmp_path: Path) -> Non
     }
     assert times[0] > 5 * times[2]
     assert times[1] > 5 * times[2]
+
+
+def test_a_link_that_is_cut_keeps_all_in_the_operation(tmp_path: Path) -> None:
+    args = ["--throttle", "all:0:1", "--no-barrier", "--steps", "100000", "--timeout", "3"]
+    run = finished(tmp_path, *args, "--sizes", "32K", "--comms", "world", ranks=2, per_node=1)
+    assert run.codes == [1, 1]
+    last = [run.log(rank)[-1]["stop_ns"] - run.log(rank)[0]["start_ns"] for rank in range(2)]
+    assert max(last) < 1_500_000_000
+    assert all("standin_world" in text for text in run.stderr.values()), run.stderr
 
 
 def test_the_steps_are_told_on_the_output_of_rank_0(tmp_path: Path) -> None:

@@ -36,9 +36,7 @@ void throttle_parse(struct throttle *throttle, char *text)
 	char *rest = NULL, *where = strtok_r(text, ":", &rest), *rate = strtok_r(NULL, ":", &rest),
 	     *from = strtok_r(NULL, ":", &rest), *until = strtok_r(NULL, ":", &rest);
 
-	*throttle = (struct throttle){ .rate_mbs = whole(rate) };
-	if (!throttle->rate_mbs)
-		die("--throttle: a rate of 0 MB/s is a hang; there is --hang");
+	*throttle = (struct throttle){ .on = true, .rate_mbs = whole(rate) };
 	name(throttle, where);
 	throttle->from_s = from ? whole(from) : 0;
 	throttle->until_s = until ? whole(until) : 0;
@@ -52,7 +50,7 @@ bool throttle_is_of(const struct throttle *throttle, const char *from, const cha
 {
 	const char *one = throttle->node[0], *other = throttle->node[1];
 
-	if (!throttle->rate_mbs || !strcmp(from, to))
+	if (!throttle->on || !strcmp(from, to))
 		return false;
 	if (!*one)
 		return true;

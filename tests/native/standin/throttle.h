@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* throttle.h - links between nodes that are slower for a while. */
+/* throttle.h - links between nodes that are slower for a while, or cut. */
 #ifndef STANDIN_THROTTLE_H
 #define STANDIN_THROTTLE_H
 
@@ -7,8 +7,9 @@
 #include <stdint.h>
 
 struct throttle {
-	char node[2][64];         /* of a pair both; of one node the first; of all none */
-	uint64_t rate_mbs;        /* 0: nothing is throttled */
+	char node[2][64]; /* of a pair both; of one node the first; of all none */
+	bool on;
+	uint64_t rate_mbs;        /* 0: nothing goes */
 	uint64_t from_s, until_s; /* after the ranks have met; until_s 0: to the end */
 };
 
