@@ -76,13 +76,14 @@ class Postgres:
             for one in statements:
                 connection.execute(text(one))
 
-    def new_database(self, owner: str = SERVICE) -> str:
+    def new_database(self, owner: str = SERVICE, tablespace: str = "pg_default") -> str:
         """Make an empty database that the service's account owns; return its name."""
         name = f"d{next(self._numbers)}"
         if owner not in self._owners:
             self.run_sql("postgres", f'CREATE ROLE "{owner}" LOGIN CREATEROLE')
             self._owners.add(owner)
-        self.run_sql("postgres", f'CREATE DATABASE {name} OWNER "{owner}"')
+        words = f'OWNER "{owner}" TABLESPACE {tablespace}'
+        self.run_sql("postgres", f"CREATE DATABASE {name} {words}")
         return name
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The index in PostgreSQL: what a login reads by any SQL, several clusters, bad databases."""
 
+import os
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +24,7 @@ from nccl_inspector.store.index import forget, put, reading, writing
 from nccl_inspector.store.place import IndexPlace
 from nccl_inspector.store.queries import JobFilter, find_jobs, last_jobs
 from nccl_inspector.store.tables import METADATA
+from tests.support.mounts import fill, mounted
 from tests.support.postgres import Postgres
 from tests.support.stored_cards import card, ids, keep, store_in
 
@@ -201,6 +204,31 @@ def test_a_database_that_cannot_be_used_is_one_line(
             undo()
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+def test_a_database_on_a_full_disk_is_one_line_and_goes_on_when_there_is_room(
+    postgres: Postgres, open_path: Path
+) -> None:
+    disk = open_path / "disk"
+    disk.mkdir()
+    with mounted(disk, "-t", "tmpfs", "-o", "size=24m,mode=0755", "tmpfs"):
+        folder = disk / "space"
+        folder.mkdir()
+        shutil.chown(folder, "postgres")
+        postgres.run_sql("postgres", f"CREATE TABLESPACE small LOCATION '{folder}'")
+        database = postgres.new_database(tablespace="small")
+        place = store_in(open_path, postgres.url(database))
+        keep(place, card(1))
+        fill(disk)
+        with pytest.raises(IndexUnavailableError, match="No space left on device") as caught:
+            keep(place, *map(card, range(2, 500)))
+        stored = ids(place, JobFilter(limit=1000))
+        (disk / "fill").unlink()
+        keep(place, card(1000))
+        assert ids(place, JobFilter(limit=1000)) == [1000, *stored]
+        postgres.run_sql("postgres", f"DROP DATABASE {database}", "DROP TABLESPACE small")
+    assert "\n" not in str(caught.value)
 
 
 def test_without_the_right_to_make_the_role_it_is_said_who_must(
