@@ -15,9 +15,9 @@ _CHUNK_BYTES = 1 << 20
 _RATIO_MAX, _SMALL_BYTES = 300, 64 << 20
 
 
-def _chunks(fd: int) -> Iterator[bytes]:
-    at = 0
-    while chunk := os.pread(fd, _CHUNK_BYTES, at):
+def _chunks(fd: int, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+    at = begin
+    while chunk := os.pread(fd, min(_CHUNK_BYTES, _CHUNK_BYTES if end is None else end - at), at):
         at += len(chunk)
         yield chunk
 
@@ -52,13 +52,17 @@ def _unpacked(packed: Iterator[bytes], refused: Counter[str]) -> Iterator[bytes]
             yield rest
 
 
-def read_lines(fd: int, gzipped: bool, refused: Counter[str]) -> Iterator[bytes]:
+def read_lines(
+    fd: int, gzipped: bool, refused: Counter[str], part: tuple[int, int | None] = (0, None)
+) -> Iterator[bytes]:
     """Yield the lines without their line ends; `refused` counts broken or too long ones, by reason.
+
+    `part`: from which byte to which, of a file that is not compressed.
 
     The last line of a process that was killed or is still writing is often truncated and then is no
     valid record. A last line that only lacks its line end counts like any other.
     """
-    chunks = _unpacked(_chunks(fd), refused) if gzipped else _chunks(fd)
+    chunks = _unpacked(_chunks(fd), refused) if gzipped else _chunks(fd, *part)
     kept, skipping = b"", False
     for chunk in chunks:
         first, *rest = chunk.split(b"\n")

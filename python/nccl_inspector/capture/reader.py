@@ -10,8 +10,8 @@ import errno
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ from pathlib import Path
 import duckdb
 
 from nccl_inspector.capture.capture_files import CaptureFile, opened
+from nccl_inspector.capture.file_parts import Part, bytes_of, piped
 from nccl_inspector.capture.line_records import Json, parse_record
 from nccl_inspector.capture.line_schema import quoted, select_lines
 from nccl_inspector.capture.lines import read_lines
@@ -103,9 +104,16 @@ def _look_at_end(fd: int, size: int, notes: Notes) -> None:
         return
 
 
-def _copied(fd: int, file: CaptureFile, bare: bool, folder: Path, refused: Counter[str]) -> Path:
+def _copied(
+    fd: int,
+    file: CaptureFile,
+    bare: bool,
+    folder: Path,
+    refused: Counter[str],
+    part: tuple[int, int | None] = (0, None),
+) -> Path:
     """Return our own copy of the lines of a file that DuckDB cannot read itself."""
-    lines = read_lines(fd, file.gzipped, refused)
+    lines = read_lines(fd, file.gzipped, refused, part)
     handle, name = tempfile.mkstemp(dir=folder)
     with os.fdopen(handle, "wb", buffering=_COPY_BYTES) as copy:
         for line in restored(lines, refused) if bare else lines:
@@ -172,20 +180,60 @@ class Reader:
                     if len(plain) == 1 or not self._take({path: at}, gzipped):
                         self._read_copy(int(path.rpartition("/")[2]), files[at], at, False)
 
-    def _take(self, paths: dict[str, int], gzipped: bool) -> bool:
+    def read_part(self, file: CaptureFile, at: int, part: Part) -> None:
+        """Read a part of a plain file, which has the number `at`.
+
+        What was found in its first and last lines is noted with the first and the last part. If its
+        lines need a header, the first part has them all.
+        """
+        try:
+            with opened(self._directory, file) as fd:
+                self._read_part(fd, file, at, part)
+        except OSError as err:
+            if err.strerror in NO_ROOM:
+                raise
+            self.notes.refused["file_unreadable"] += part.begin == 0
+
+    def _read_part(self, fd: int, file: CaptureFile, at: int, part: Part) -> None:
+        first = Notes()
+        bare = _sniff(fd, file, first)
+        if part.begin == 0:
+            self.notes.add(first)
+        if bare:
+            if part.begin == 0:
+                self._read_copy(fd, file, at, True)
+            return
+        if part.end >= file.size:
+            _look_at_end(fd, file.size, self.notes)
+        begin, end = bytes_of(fd, part, file.size)
+
+        @contextmanager
+        def source() -> Iterator[dict[str, int]]:
+            with piped(fd, begin, end) as pipe:
+                yield {f"/proc/self/fd/{pipe}": at}
+
+        if begin < end and not self._take_from(source, False):
+            self._read_copy(fd, file, at, False, (begin, end))
+
+    def _take(self, paths: Mapping[str, int], gzipped: bool) -> bool:
         """Return whether DuckDB could read these files; if not, nothing was taken from them."""
+        return self._take_from(lambda: nullcontext(paths), gzipped)
+
+    def _take_from(
+        self, source: Callable[[], AbstractContextManager[Mapping[str, int]]], gzipped: bool
+    ) -> bool:
+        """Do the same with files that are opened for each query."""
         everything = self._everything or gzipped
         try:
-            part = self._write(select_lines(paths, COLL, everything, gzipped))
+            with source() as paths:
+                part = self._write(select_lines(paths, COLL, everything, gzipped))
             other = f"select count(*) from {parquet([part])} where reason = 'other_kind'"
             parts = [part]
             if self._sql.execute(other).fetchall()[0][0]:
-                query = select_lines(paths, P2P, everything, gzipped)
-                parts.append(
-                    self._write(
-                        query, "where reason not in ('not_a_record', 'proxy_trace', 'dump_stats')"
-                    )
-                )
+                where = "where reason not in ('not_a_record', 'proxy_trace', 'dump_stats')"
+                with source() as paths:
+                    query = select_lines(paths, P2P, everything, gzipped)
+                    parts.append(self._write(query, where))
         except (duckdb.IOException, duckdb.InvalidInputException) as err:
             if any(words in str(err) for words in NO_ROOM):
                 raise  # the file is not the cause
@@ -201,8 +249,15 @@ class Reader:
         )
         return name
 
-    def _read_copy(self, fd: int, file: CaptureFile, at: int, bare: bool) -> None:
-        copy = _copied(fd, file, bare, self._folder, self.notes.refused)
+    def _read_copy(
+        self,
+        fd: int,
+        file: CaptureFile,
+        at: int,
+        bare: bool,
+        part: tuple[int, int | None] = (0, None),
+    ) -> None:
+        copy = _copied(fd, file, bare, self._folder, self.notes.refused, part)
         try:
             if not self._take({str(copy): at}, False):
                 self.notes.refused["file_unreadable"] += 1

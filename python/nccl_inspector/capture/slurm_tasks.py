@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read a large capture with the tasks of a Slurm step, which share a directory.
 
-The files are divided into pieces. A task takes the next piece that nobody has taken, makes Parquet
+The files are divided into pieces; large ones that are not compressed are cut between two lines, and
+read from where they are. A task takes the next piece that nobody has taken, makes Parquet
 files of it, and puts its notes beside them last. What a task that died had taken is left without
 notes, and is read again: first by another step, then here.
 """
@@ -24,6 +25,7 @@ import duckdb
 
 from nccl_inspector.capture.capture_files import CaptureFile
 from nccl_inspector.capture.engine import Progress
+from nccl_inspector.capture.file_parts import PART_BYTES_MIN, Part, parts_of
 from nccl_inspector.capture.reader import Notes, Reader, batches, connect
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.wording import number
@@ -37,13 +39,27 @@ _PIECES_PER_TASK = 4  # so that no task waits long for the last one
 
 
 @dataclass(frozen=True, slots=True)
+class _Piece:
+    """Files that are read together, or a part of one."""
+
+    files: list[int]
+    part: Part | None = None
+
+    def size(self, files: Sequence[CaptureFile]) -> int:
+        """Return how many bytes it has."""
+        if self.part is not None:
+            return self.part.end - self.part.begin
+        return sum(files[one].size for one in self.files)
+
+
+@dataclass(frozen=True, slots=True)
 class _Plan:
     """What is to be read, for all tasks."""
 
     directory: str
     everything: bool
     files: list[CaptureFile]
-    pieces: list[list[int]]
+    pieces: list[_Piece]
 
 
 def _write(path: Path, what: object) -> None:
@@ -57,7 +73,10 @@ def _write(path: Path, what: object) -> None:
 def _read_plan(work: Path) -> _Plan:
     said = json.loads((work / _PLAN).read_text())
     files = [CaptureFile(**one) for one in said["files"]]
-    return _Plan(said["directory"], said["everything"], files, said["pieces"])
+    pieces = [
+        _Piece(one["files"], Part(**one["part"]) if one["part"] else None) for one in said["pieces"]
+    ]
+    return _Plan(said["directory"], said["everything"], files, pieces)
 
 
 def _read_notes(work: Path, at: int) -> Notes:
@@ -85,7 +104,11 @@ def _read_piece(plan: _Plan, work: Path, at: int) -> None:
     sql = connect(spilled)
     try:
         reader = Reader(sql, Path(plan.directory), work, plan.everything, f"{own}-")
-        reader.read(plan.files, plan.pieces[at])
+        piece = plan.pieces[at]
+        if piece.part is None:
+            reader.read(plan.files, piece.files)
+        else:
+            reader.read_part(plan.files[piece.files[0]], piece.files[0], piece.part)
     finally:
         sql.close()
         shutil.rmtree(spilled, ignore_errors=True)
@@ -133,11 +156,19 @@ def _look_anew(work: Path) -> None:
     (work / "looked").unlink()
 
 
-def _finer(files: Sequence[CaptureFile], tasks: int) -> list[list[int]]:
+def _finer(files: Sequence[CaptureFile], tasks: int) -> list[_Piece]:
     """Divide files into pieces; into more than for one process if there would be too few."""
-    found = list(batches(files))
-    most = max(1, len(files) // (tasks * _PIECES_PER_TASK))
-    return [batch[at : at + most] for batch in found for at in range(0, len(batch), most)]
+    wanted = tasks * _PIECES_PER_TASK
+    most_bytes = max(PART_BYTES_MIN, sum(one.size for one in files) // wanted)
+    cut = {at for at, one in enumerate(files) if not one.gzipped and one.size >= 2 * most_bytes}
+    found = [
+        _Piece([at], part) for at in sorted(cut) for part in parts_of(files[at].size, most_bytes)
+    ]
+    most = max(1, (len(files) - len(cut)) // wanted)
+    for batch in batches(files):
+        whole = [at for at in batch if at not in cut]
+        found += [_Piece(whole[at : at + most]) for at in range(0, len(whole), most)]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +219,7 @@ class SlurmReader:
 
     def _run_step(self, plan: _Plan, tasks: int, name: str, progress: Progress | None) -> None:
         """Run one step to its end; what it could not read is told."""
-        sizes = [sum(plan.files[one].size for one in piece) for piece in plan.pieces]
+        sizes = [piece.size(plan.files) for piece in plan.pieces]
         words = [
             "srun", f"--ntasks={tasks}", "--kill-on-bad-exit=0", "--no-kill", "--input=none",
             "--job-name=nccl-inspector-analyze",

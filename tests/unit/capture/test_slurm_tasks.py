@@ -17,6 +17,8 @@ import duckdb
 import pytest
 from click.testing import CliRunner, Result
 
+from nccl_inspector.capture import slurm_tasks
+from nccl_inspector.capture.file_parts import PART_BYTES_MIN
 from nccl_inspector.cli import cli
 from tests.sandbox import wait_until
 from tests.support.command_line import COMMAND, MAIN, environment
@@ -81,9 +83,11 @@ def said(result: Result) -> tuple[int, dict[str, Any]]:
     return result.exit_code, json.loads(result.stdout) | {"generated_at": ""}
 
 
+@pytest.mark.parametrize("part_bytes", [PART_BYTES_MIN, 5_000])
 def test_tasks_say_what_one_process_says(
-    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_bytes: int
 ) -> None:
+    monkeypatch.setattr(slurm_tasks, "PART_BYTES_MIN", part_bytes)
     monkeypatch.setenv("PATH", str(make_srun(tmp_path)), prepend=":")
     here, by_tasks = analyze(capture), analyze(capture, "--slurm", "3", "--shared", tmp_path)
     assert "rank 2" in here.stdout
