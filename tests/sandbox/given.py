@@ -2,13 +2,16 @@
 
 Its tree is the host's Debian with the libraries that it needs, the prefix at the same path, links
 to its programs where a machine looks for them, and a pyslurm, if `pip install --prefix` has put
-one below the prefix.
+one below the prefix. Python's modules are of the releases that the tests use: those of the host's
+Debian may be older than ours need.
 """
 
 import os
 import re
 import shutil
 import subprocess
+import sys
+from importlib import metadata
 from pathlib import Path
 
 from tests.sandbox import tree
@@ -17,7 +20,9 @@ from tests.sandbox.processes import DAEMON_ENV
 from tests.sandbox.tree import PACKAGES, Recipe, Tree
 
 SUITE = "given"  # its name among the suites of Debian
-_OF_SLURM = re.compile("slurm|munge$|mariadb")
+_OTHERS = re.compile("slurm|munge$|mariadb|python3-")  # than what every tree has
+_MODULES = ("click", "prometheus-client", "numpy", "jinja2", "sqlalchemy", "psycopg")
+_DIST_PACKAGES = "usr/lib/python3/dist-packages"
 _LIBRARY = re.compile(r"=> (/\S+)")
 _OWNER = re.compile(r"([a-z0-9.+-]+)(?::[a-z0-9-]+)?: ")
 _PROGRAMS = ("bin", "sbin")
@@ -53,7 +58,7 @@ def prefix() -> Path:
 
 
 def _recipe(slurm: Path) -> Recipe:
-    others = [name for name in PACKAGES if not _OF_SLURM.search(name)]
+    others = [name for name in PACKAGES if not _OTHERS.search(name)]
     needed = sorted({*others, *_packages(slurm), "munge", *_databases(slurm)})
     stamp = f"{slurm} {(slurm / 'sbin' / 'slurmctld').stat().st_mtime_ns} {_modules(slurm)}"
     suite = tree.host_suite()
@@ -109,7 +114,24 @@ def _put(slurm: Path, root: Path) -> None:
     # No link: the host builds with these headers.
     shutil.copytree(slurm / "include" / "slurm", root / "usr" / "include" / "slurm")
     (root / "etc" / "ld.so.conf.d" / "given.conf").write_text(f"{slurm / 'lib'}\n")
+    _put_modules(root)
     if modules := _modules(slurm):
-        (root / "usr" / "lib" / "python3" / "dist-packages" / "given.pth").write_text(
-            modules + "\n"
-        )
+        (root / _DIST_PACKAGES / "given.pth").write_text(f"{modules}\n")
+
+
+def _put_modules(root: Path) -> None:
+    """Put the Python modules of the releases that this process has into the tree.
+
+    Raises:
+        ClusterError: its Python is another release, or they cannot be got.
+    """
+    python = (root / "usr" / "bin" / "python3").readlink().name
+    if python != f"python3.{sys.version_info.minor}":
+        raise ClusterError(f"{SUITE}: the host's Debian has {python}; run the tests with that one")
+    (root / _DIST_PACKAGES).mkdir(parents=True, exist_ok=True)
+    wanted = [f"{name}=={metadata.version(name)}" for name in _MODULES]
+    into = str(root / _DIST_PACKAGES)
+    words = [sys.executable, "-m", "pip", "install", "--quiet", "--target", into]
+    done = subprocess.run([*words, *wanted], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ClusterError(f"{SUITE}: pip: {done.stderr.strip().splitlines()[-1]}")
