@@ -62,8 +62,7 @@ class _Service:
                     self._say(f"the service works on {self._config.controller_dir}")
                     left = self._work(wakeup)
                 else:
-                    if self._duty.words:
-                        self._say(f"waiting: {self._duty.words}")
+                    self._say(f"waiting: {self._duty.words}")
                     wakeup.wait(STANDBY_S)
             self._notifier.stopping()
             return left

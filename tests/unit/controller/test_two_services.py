@@ -4,7 +4,6 @@
 import logging
 import os
 import signal
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,14 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.controller import slurmctld_turn
 from nccl_inspector.controller.service import serve
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.settings.config import Config
 from tests.sandbox import wait_until
 from tests.support.boxes import fixed_chance
 from tests.support.cut_socket import CutSocket
-from tests.support.fake_scontrol import Scontrol
 from tests.support.postgres import SERVICE, Postgres
 from tests.support.queued_jobs import ended_job, left, stored
 
@@ -60,10 +57,7 @@ class Service:
             os.waitpid(self.pid, 0)
 
 
-def start(
-    name: str, config: Config, folder: Path, way: CutSocket | None = None, host: str = ""
-) -> Service:
-    """Start a service, on a host of this name."""
+def start(name: str, config: Config, folder: Path, way: CutSocket | None = None) -> Service:
     log = folder / f"{name}.log"
     pid = os.fork()
     if pid:
@@ -71,8 +65,6 @@ def start(
         return Service(name, pid, log, way)
     try:
         os.setpgid(0, 0)
-        if host:
-            vars(socket)["gethostname"] = lambda: host
         logging.basicConfig(filename=log, level=logging.INFO, force=True, format="%(message)s")
         serve(config, usual_makers(config))
     finally:
@@ -98,8 +90,8 @@ class Pair:
         self._folder = folder
         self._database = postgres.new_database()
         self.config = replace(config, store_url=postgres.url(self._database), cluster="c1")
-        path = postgres.folder / ".s.PGSQL.5432"
-        ways = {name: CutSocket(folder / f"way-{name}", path) for name in ("first", "second")}
+        socket = postgres.folder / ".s.PGSQL.5432"
+        ways = {name: CutSocket(folder / f"way-{name}", socket) for name in ("first", "second")}
         self.services = [self._start("first", ways["first"])]
         wait_for_work(self.services[0])
         self.services.append(self._start("second", ways["second"]))
@@ -164,11 +156,10 @@ def test_the_other_service_takes_over_in_time(pair: Pair, fault: Callable[[Servi
 def test_on_a_queue_without_a_database_the_second_service_waits_for_the_lock(
     config: Config, tmp_path: Path
 ) -> None:
-    services = []
+    first = start("first", config, tmp_path)
+    wait_for_work(first)
+    second = start("second", config, tmp_path)
     try:
-        services.append(first := start("first", config, tmp_path))
-        wait_for_work(first)
-        services.append(second := start("second", config, tmp_path))
         wait_until(lambda: bool(second.lines()), 10, "it says something")
         assert second.lines() == ["waiting: another controller service works on this queue"]
         first.end()
@@ -177,57 +168,7 @@ def test_on_a_queue_without_a_database_the_second_service_waits_for_the_lock(
         wait_until(lambda: not left(config), 20, "the report is made")
         assert stored(config) == [42]
     finally:
-        for one in services:
-            one.end()
-
-
-def test_without_a_database_the_service_beside_slurmctld_works(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slurmctld_turn, "LOOK_S", 0.2)
-    slurm = Scontrol(tmp_path)
-    asked = replace(config, scontrol=slurm.path)
-    says = "echo 'Slurmctld(primary) at one.x.org is {}'; echo 'Slurmctld(backup) at two is {}'"
-    slurm.says(says.format("UP", "UP"))
-    services = []
-    try:
-        for name in ("two", "one"):
-            services.append(start(name, asked, tmp_path, host=name))
-        two, one = services
-        wait_for_work(one)
-        wait_until(lambda: bool(two.lines()), 10, "it says something")
-        assert two.lines() == ["waiting: the service on one works, as slurmctld does"]
-        # A question without an answer changes nothing; a controller that is down does.
-        slurm.says("exit 1")
-        time.sleep(1)
-        assert [one.works(), two.works()] == [True, False]
-        slurm.says(says.format("DOWN", "UP"))
-        wait_for_work(two)
-        wait_until(partial(waits, one), 20, "the first one stops")
-        ended_job(config, tmp_path, 42)
-        wait_until(lambda: not left(config), 20, "the report is made")
-    finally:
-        for service in services:
-            service.end()
-
-
-@pytest.mark.parametrize(
-    ("said", "hosts", "working"),
-    [
-        ("Slurmctld(primary) at n1 is UP\n", ("n1",), "n1"),
-        ("Slurmctld(primary) at n1.x.org is DOWN\nSlurmctld(backup) at n2 is UP\n",
-         ("n1", "n2"), "n2"),
-        ("Slurmctld(backup1) at n2 is DOWN\nSlurmctld(backup2) at n3 is DOWN\n",
-         ("n2", "n3"), ""),
-        ("*****************************************\n** RESTORE SLURMCTLD DAEMON TO SERVICE **\n",
-         (), ""),
-        ("", (), ""),
-    ],
-)  # fmt: skip
-def test_the_first_of_slurms_controllers_that_answers_works(
-    said: str, hosts: tuple[str, ...], working: str
-) -> None:
-    assert slurmctld_turn.controllers_of(said) == (hosts, working)
+        second.end()
 
 
 @pytest.mark.long
