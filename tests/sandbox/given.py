@@ -1,4 +1,4 @@
-"""A Slurm that the tester has built: SLURM_PREFIX=/opt/slurm-25.11 is one release more.
+"""A Slurm that the tester has built: SLURM_PREFIX=/opt/slurm-25.11 is tested as another release.
 
 Its tree is the host's Debian with the libraries that it needs, the prefix at the same path, links
 to its programs where a machine looks for them, and a pyslurm, if `pip install --prefix` has put
@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def prefix() -> Path:
 def _recipe(slurm: Path) -> Recipe:
     others = [name for name in PACKAGES if not _OTHERS.search(name)]
     needed = sorted({*others, *_packages(slurm), "munge", *_databases(slurm)})
-    stamp = f"{slurm} {(slurm / 'sbin' / 'slurmctld').stat().st_mtime_ns} {_modules(slurm)}"
+    stamp = f"{slurm} {(slurm / 'sbin' / 'slurmctld').stat().st_mtime_ns} {_modules(slurm)[1]}"
     suite = tree.host_suite()
     return Recipe(SUITE, suite, tuple(needed), lambda root: _put(slurm, root), stamp)
 
@@ -73,11 +74,19 @@ def _servers() -> tuple[str, ...]:
     return tuple(name for name in PACKAGES if name.startswith("mariadb"))
 
 
-def _modules(slurm: Path) -> str:
-    """Where its Python modules are; empty if it has none."""
-    return next((str(path) for path in sorted(slurm.glob("lib/python3*/site-packages"))), "")
+def _modules(slurm: Path) -> tuple[str, str]:
+    """Where its Python modules are, and which pyslurm is there; empty if it has none.
+
+    Debian's pip puts them elsewhere than that of a virtual environment.
+    """
+    python = f"python3.{sys.version_info.minor}"
+    for place in (f"lib/{python}/site-packages", f"local/lib/{python}/dist-packages"):
+        for found in sorted((slurm / place).glob("pyslurm-*.dist-info")):
+            return str(found.parent), found.name
+    return "", ""
 
 
+@cache
 def _packages(slurm: Path) -> set[str]:
     """The packages of the host whose libraries its programs and plugins were linked with.
 
@@ -115,7 +124,7 @@ def _put(slurm: Path, root: Path) -> None:
     shutil.copytree(slurm / "include" / "slurm", root / "usr" / "include" / "slurm")
     (root / "etc" / "ld.so.conf.d" / "given.conf").write_text(f"{slurm / 'lib'}\n")
     _put_modules(root)
-    if modules := _modules(slurm):
+    if modules := _modules(slurm)[0]:
         (root / _DIST_PACKAGES / "given.pth").write_text(f"{modules}\n")
 
 

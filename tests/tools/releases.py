@@ -2,8 +2,8 @@
 
 With `--turn K/N` a part of the cases on one of them: another part or another release for another K.
 Other words go to pytest. The releases run side by side: most of a case is waiting for Slurm. A
-release that no mirror gives is said loudly and left out. With SLURM_PREFIX a Slurm of the tester's
-is one release more (tests/sandbox/given.py).
+release that no mirror gives is said loudly and left out. A Slurm of the tester's in
+SLURM_PREFIX is tested as another release (tests/sandbox/given.py).
 """
 
 import argparse

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of one large file, cut between two lines, and read from where they are."""
 
+import errno
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -50,24 +51,48 @@ def bytes_of(fd: int, part: Part, size: int) -> tuple[int, int]:
     return min(_first_line_at(fd, part.begin, size), last), last
 
 
-def _give(fd: int, begin: int, end: int, pipe: int) -> None:
-    with suppress(OSError):  # the reader has closed it
-        while begin < end:
-            given = os.splice(fd, pipe, min(_GIVE_BYTES, end - begin), offset_src=begin)
+class _Giver(threading.Thread):
+    """Puts bytes of a file into a pipe; `error` is why not all of them came."""
+
+    def __init__(self, fd: int, begin: int, end: int, pipe: int) -> None:
+        super().__init__(daemon=True)
+        self._fd, self._begin, self._end, self._pipe = fd, begin, end, pipe
+        self.error: OSError | None = None
+
+    def run(self) -> None:
+        """Give them all, and close the pipe."""
+        try:
+            self._give()
+        except BrokenPipeError:
+            pass  # the reader takes no more, and knows why
+        except OSError as err:
+            self.error = err
+        finally:
+            os.close(self._pipe)
+
+    def _give(self) -> None:
+        at = self._begin
+        while at < self._end:
+            given = os.splice(self._fd, self._pipe, min(_GIVE_BYTES, self._end - at), offset_src=at)
             if not given:
-                break
-            begin += given
-    os.close(pipe)
+                raise OSError(errno.EIO, "it has become shorter")
+            at += given
 
 
 @contextmanager
 def piped(fd: int, begin: int, end: int) -> Iterator[int]:
-    """Give the descriptor of a pipe with these bytes of a file; nothing is copied to a disk."""
+    """Give the descriptor of a pipe with these bytes of a file; nothing is copied to a disk.
+
+    Raises:
+        OSError: they could not all be read; what came through the pipe was not all.
+    """
     reading, writing = os.pipe2(os.O_CLOEXEC)
-    giver = threading.Thread(target=_give, args=(fd, begin, end, writing), daemon=True)
+    giver = _Giver(fd, begin, end, writing)
     giver.start()
     try:
         yield reading
     finally:
         os.close(reading)
         giver.join()
+    if giver.error is not None:
+        raise giver.error

@@ -192,7 +192,7 @@ class Reader:
         except OSError as err:
             if err.strerror in NO_ROOM:
                 raise
-            self.notes.refused["file_unreadable"] += part.begin == 0
+            self.notes.refused["file_unreadable"] += 1
 
     def _read_part(self, fd: int, file: CaptureFile, at: int, part: Part) -> None:
         first = Notes()

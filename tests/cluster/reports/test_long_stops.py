@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.agent.manifest import parse_manifest
 from nccl_inspector.model.card import HUNG, Card
 from nccl_inspector.render.json import card_from_json
 from tests.sandbox import JOB_USER, Cluster, wait_until
@@ -20,7 +21,7 @@ LOGS = REPO / "tests" / "unit" / "nccl_log" / "logs"
 SLOW = ("--ops", "allreduce", "--sizes", "64K", "--comms", "world", "--compute-ms", "400")
 ENDLESS = ("--steps", "100000", "--timeout", "0")
 CUT = ("--no-barrier", "--throttle", "all:0:30")
-# Three minutes of steps, and then nothing: what is usual must be known before.
+# Of the first, over two minutes of steps and then nothing: what is usual must be known before.
 JOBS = {
     "outside": ("n[3-4]", ("--hang", "all:330"), "one-rank-never-came.log"),
     "network": ("n[2-3]", CUT, "cascade.log"),
@@ -36,10 +37,12 @@ def kernel_log(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
     node, log = shared_cluster.node(XID_NODE), tmp_path_factory.mktemp("kernel") / "kmsg"
     log.touch()
     assert node.run(["mount", "--bind", str(log), "/dev/kmsg"]).returncode == 0
-    node.restart_agent()
-    yield log
-    node.run(["umount", "/dev/kmsg"])
-    node.restart_agent()
+    try:
+        node.restart_agent()
+        yield log
+    finally:
+        node.run(["umount", "/dev/kmsg"])
+        node.restart_agent()
 
 
 def _boot_us() -> int:
@@ -48,10 +51,9 @@ def _boot_us() -> int:
 
 def _gpu_of(cluster: Cluster, job_id: int) -> int:
     """The number of a GPU of the node with the XID that the job has."""
-    words = ["scontrol", "--details", "--oneliner", "show", "job", str(job_id)]
-    said = cluster.run_as("root", words).stdout
-    parts = said.partition(f"Nodes={XID_NODE} ")[2].partition("IDX:")[2]
-    return int("".join(one if one.isdigit() else " " for one in parts[:4]).split()[0])
+    path = f"/run/nccl-inspector/jobs/{job_id}/manifest"
+    manifest = parse_manifest(cluster.node(XID_NODE).run(["cat", path]).stdout.encode())
+    return int(manifest.gpus.split(",")[0])
 
 
 def _card(cluster: Cluster, job_id: int, *words: str) -> Card:

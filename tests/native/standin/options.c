@@ -38,7 +38,7 @@ static const char help[] =
     "  --throttle WHERE:MB/S[:FROM[:UNTIL]]\n"
     "                      links between nodes have that rate, from FROM to UNTIL seconds after\n"
     "                      the ranks have met; WHERE: all, a NODE (its links), or NODE+NODE;\n"
-    "                      a rate of 0: nothing goes over them\n"
+    "                      a rate of 0: nothing goes over them, to the end\n"
     "  --hang R[:STEP]     rank R calls nothing from step STEP on (default 3; the first is 0),\n"
     "                      the others wait; without --timeout for ever; means --no-barrier;\n"
     "                      R may be all: then nobody waits\n"
@@ -147,7 +147,6 @@ static void take_size(void *to, int i, const char *word)
 	((struct options *)to)->sizes[i] = size(word);
 }
 
-/* "R" or "R:N". */
 static int rank_of(const char *name, const char *text)
 {
 	bool all = !strcmp(name, "--hang") && !strcmp(text, "all");
@@ -155,6 +154,7 @@ static int rank_of(const char *name, const char *text)
 	return all ? HANG_ALL : (int)number(name, text, 0, 1000000);
 }
 
+/* "R" or "R:N". */
 static void rank_and(const char *name, char *text, int *rank, uint64_t *value)
 {
 	char *colon = strchr(text, ':');

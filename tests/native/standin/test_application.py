@@ -337,7 +337,13 @@ def test_the_steps_are_told_on_the_output_of_rank_0(tmp_path: Path) -> None:
     [
         *("--sizes 1X", "--sizes 3", "--rate 0", "--api 8", "--steps -1", "--ops all"),
         *("--comms node,node", "--slow-rank x", "--channels 99", "more", "--unknown"),
-        *("--throttle all", "--throttle n1+:4", "--throttle n9:4", "--throttle all:4:3:2"),
+        *(
+            "--throttle all",
+            "--throttle n1+:4",
+            "--throttle n9:4",
+            "--throttle all:4:3:2",
+            "--throttle all:0:1:2",
+        ),
     ],
 )
 def test_a_bad_option_is_one_line_and_status_1(tmp_path: Path, args: str) -> None:

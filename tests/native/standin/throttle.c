@@ -40,6 +40,8 @@ void throttle_parse(struct throttle *throttle, char *text)
 	name(throttle, where);
 	throttle->from_s = from ? whole(from) : 0;
 	throttle->until_s = until ? whole(until) : 0;
+	if (until && !throttle->rate_mbs)
+		die("--throttle: what is cut, with a rate of 0, does not come back");
 	if (until && throttle->until_s <= throttle->from_s)
 		die("--throttle: it would end before it begins");
 	if (strtok_r(NULL, ":", &rest))

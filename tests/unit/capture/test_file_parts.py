@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A large file in parts: each line is in exactly one, and what is read of it is the same."""
 
+import errno
 import os
 import random
 from collections.abc import Iterator, Sequence
@@ -76,7 +77,29 @@ def test_a_reader_that_takes_no_more_is_not_waited_for(tmp_path: Path) -> None:
         assert os.read(pipe, 10) == bytes(10)
 
 
-def read(folder: Path, files: Sequence[CaptureFile], parts: Sequence[Part] = ()) -> object:
+@pytest.mark.parametrize("fault", [OSError(errno.EIO, "broken"), 0])
+def test_bytes_that_cannot_be_read_are_an_error_and_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: object
+) -> None:
+    def splice(*_words: object, **_more: object) -> object:
+        if isinstance(fault, OSError):
+            raise fault
+        return fault
+
+    path = tmp_path / "a.log"
+    path.write_bytes(CONTENTS["ours"])
+    files = find_files(tmp_path, Notes().refused)
+    monkeypatch.setattr(os, "splice", splice)
+    with pytest.raises(OSError, match=r"broken|shorter"), opened(path) as fd, piped(fd, 0, 9):
+        pass
+    parts = parts_of(len(CONTENTS["ours"]), 20_000)
+    rows, refused, *_ = read(tmp_path, files, parts)
+    assert (rows, refused) == ([], {"file_unreadable": len(parts)})
+
+
+def read(
+    folder: Path, files: Sequence[CaptureFile], parts: Sequence[Part] = ()
+) -> tuple[object, ...]:
     """All rows in their order, and all notes."""
     work = folder / f"work{len(parts)}"
     work.mkdir(exist_ok=True)

@@ -218,16 +218,18 @@ def test_a_database_on_a_full_disk_is_one_line_and_goes_on_when_there_is_room(
         shutil.chown(folder, "postgres")
         postgres.run_sql("postgres", f"CREATE TABLESPACE small LOCATION '{folder}'")
         database = postgres.new_database(tablespace="small")
-        place = store_in(open_path, postgres.url(database))
-        keep(place, card(1))
-        fill(disk)
-        with pytest.raises(IndexUnavailableError, match="No space left on device") as caught:
-            keep(place, *map(card, range(2, 500)))
-        stored = ids(place, JobFilter(limit=1000))
-        (disk / "fill").unlink()
-        keep(place, card(1000))
-        assert ids(place, JobFilter(limit=1000)) == [1000, *stored]
-        postgres.run_sql("postgres", f"DROP DATABASE {database}", "DROP TABLESPACE small")
+        try:
+            place = store_in(open_path, postgres.url(database))
+            keep(place, card(1))
+            fill(disk)
+            with pytest.raises(IndexUnavailableError, match="No space left on device") as caught:
+                keep(place, *map(card, range(2, 500)))
+            (disk / "fill").unlink()
+            keep(place, card(1000))
+            assert ids(place, JobFilter()) == [1000, 1]
+        finally:
+            (disk / "fill").unlink(missing_ok=True)
+            postgres.run_sql("postgres", f"DROP DATABASE {database}", "DROP TABLESPACE small")
     assert "\n" not in str(caught.value)
 
 
