@@ -3,7 +3,8 @@
 Its tree is the host's Debian with the libraries that it needs, the prefix at the same path, links
 to its programs where a machine looks for them, and a pyslurm, if `pip install --prefix` has put
 one below the prefix. Python's modules are of the releases that the tests use: those of the host's
-Debian may be older than ours need.
+Debian may be older than ours need. All nodes share one munged, so it must have been configured
+with --enable-multiple-slurmd, as Debian's is: steps over two nodes fail without that.
 """
 
 import os
