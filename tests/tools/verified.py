@@ -32,7 +32,9 @@ _HEAD = """# Verified
 
 Made by `make verified` from the test runs; no line is written by hand. Each line was run on a real
 slurmctld, slurmd and munged of that Slurm release, with four nodes on one machine. n/a: this
-release does not have it (no such flag, or no Open MPI, which comes with the first release only).
+release does not have it (no such flag, no pyslurm, or no Open MPI, which comes with the first
+release only). 22.05, 24.11 and 26.05 are Debian's. 25.11 was built from SchedMD's sources, without
+Lua, and CI does not run it.
 """
 
 

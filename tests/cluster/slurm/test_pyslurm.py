@@ -11,7 +11,10 @@ from tests.sandbox import JOB_USER, Cluster
 from tests.sandbox.layout import REPO
 from tests.support.sandbox import jobs
 
-pytestmark = [pytest.mark.long, pytest.mark.case("Installation", "pyslurm: as scontrol")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.case("Installation", "pyslurm says the same of a job as scontrol"),
+]
 _HAS_IT = (
     "from nccl_inspector.slurm.pyslurmprobe import installed;"
     "import sys; sys.exit(installed() != {release})"

@@ -12,7 +12,7 @@ from tests.support.sandbox.own_cluster import brought_up
 from tests.support.sandbox.small_jobs import SHORT
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(200)]
-FIRST_WITH_STEPMGR, FIRST_WITH_ASYNC = (24, 5), (25, 11)
+FIRST_WITH_STEPMGR, FIRST_WITH_ASYNC = (24, 5), (26, 5)
 
 
 @pytest.fixture(scope="module")
