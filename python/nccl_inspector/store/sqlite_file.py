@@ -8,7 +8,9 @@ replaced and never changed, because a user who may lock a file could stop its wr
 """
 
 import os
+import secrets
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -32,6 +34,7 @@ from nccl_inspector.system.acl import allow
 
 OWN_JOBS_MAX = 10_000  # the latest jobs in a user's own index
 _WRITER_WAITS_S, _READER_WAITS_S = 20, 5
+_UNFINISHED_S = 3600.0  # no process needs so long to make a user's index
 
 
 @contextmanager
@@ -115,8 +118,9 @@ def export_file(path: Path, uid: int, gid: int | None) -> None:
     with suppress(FileExistsError):
         own.parent.mkdir()
         own.parent.chmod(0o711)
-    beside = own.with_name(f".{own.name}.tmp")
-    beside.unlink(missing_ok=True)
+    _remove_left(own)
+    # Of this process alone: on another host one may be at work that was cut off meanwhile.
+    beside = own.with_name(f".{own.name}.{secrets.token_hex(8)}.tmp")
     try:
         uri = _uri(beside, "mode=rwc")
         with (
@@ -133,6 +137,15 @@ def export_file(path: Path, uid: int, gid: int | None) -> None:
     except (InspectorError, OSError):
         beside.unlink(missing_ok=True)
         raise
+
+
+def _remove_left(own: Path) -> None:
+    """Remove what processes left that were killed while they made this user's index again."""
+    old_s = time.time() - _UNFINISHED_S
+    for path in own.parent.glob(f".{own.name}.*tmp"):
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < old_s:
+                path.unlink()
 
 
 def _owner(index: sqlite3.Connection, schema: str, uid: int) -> str:

@@ -16,6 +16,7 @@ from nccl_inspector.controller.remake_index import rebuild
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.render.json import to_json
 from nccl_inspector.settings.config import parse_config
+from nccl_inspector.store import sqlite_file
 from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.errors import BrokenIndexError
 from nccl_inspector.store.index import export_user, put, writing
@@ -85,6 +86,42 @@ def test_a_user_sees_his_own_jobs_and_nobody_elses(place: IndexPlace) -> None:
     assert "bob" not in his
     assert '"user": "bob"' in seen_by(OTHER_UID, place)
     assert "none of your jobs is in the index yet" in seen_by(STRANGER_UID, place)
+
+
+def test_two_hosts_that_make_a_users_index_at_once_do_not_disturb_each_other(
+    place: IndexPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a host that was cut off goes on with what it had begun."""
+    keep(place, card(1))
+    copy = sqlite_file._copy_user
+    others = [1]
+
+    def copy_beside_another(index: sqlite3.Connection, uid: int) -> None:
+        if others:
+            others.pop()
+            export_user(place, uid, None)
+        copy(index, uid)
+
+    monkeypatch.setattr(sqlite_file, "_copy_user", copy_beside_another)
+    export_user(place, UID, None)
+    own = user_index(place.store_dir, UID)
+    assert list(own.parent.iterdir()) == [own]
+    with closing(sqlite3.connect(own)) as index:
+        assert index.execute("SELECT count(*) FROM jobs").fetchone() == (1,)
+
+
+def test_what_a_killed_process_left_of_a_users_index_is_removed_when_it_is_old(
+    place: IndexPlace,
+) -> None:
+    keep(place, card(1))
+    export_user(place, UID, None)
+    own = user_index(place.store_dir, UID)
+    old, new = (own.with_name(f".{own.name}.{word}.tmp") for word in ("1f", "2f"))
+    for path in (old, new):
+        path.touch()
+    os.utime(old, (1e9, 1e9))
+    export_user(place, UID, None)
+    assert sorted(own.parent.iterdir()) == [new, own]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="several users are needed")
