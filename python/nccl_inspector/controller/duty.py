@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of several services works on a queue: one holds a lock of the queue, or a lease.
 
-The lock is that of the directory `queue`, and is enough on one host. With an index in a database
-the lease there decides (lease.py): it is free within seconds, whatever happens to a host, and locks
-on shared storage may not be.
+Without a database it is the lock (queue_lock.py), and Slurm decides who should hold it
+(beside_slurmctld.py). With an index in a database the lease there decides (lease.py): it is free
+within seconds, whatever happens to a host, and locks on shared storage may not be.
 """
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from nccl_inspector.controller.beside_slurmctld import BesideSlurmctld
 from nccl_inspector.controller.lease import LEASE_S, Lease
 from nccl_inspector.controller.queue import Queue
+from nccl_inspector.controller.queue_lock import QueueLock
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
 
@@ -35,43 +36,18 @@ class Duty(Protocol):
     def beat(self) -> None:
         """Give a sign of life, every few seconds."""
 
+    def give_way(self) -> None:
+        """Let another one work if it should; called when no child of ours runs."""
+
     def close(self) -> None:
         """Let another one work."""
-
-
-class QueueLock:
-    """The lock of a queue's directory; closing the queue releases it."""
-
-    words = "another controller service works on this queue"
-
-    def __init__(self, queue: Queue) -> None:
-        """Lock nothing yet."""
-        self._fd, self._is_held = queue.lock_fd, False
-
-    @property
-    def is_held(self) -> bool:
-        """Whether we have the lock; takes it if it is free."""
-        if not self._is_held:
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            self._is_held = True
-        return True
-
-    def beat(self) -> None:
-        """Do nothing: the lock ends with the process."""
-
-    def close(self) -> None:
-        """Release the lock."""
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
 
 
 def duty_on(queue: Queue, config: Config, *, needs_life: bool = True) -> Duty:
     """Return what decides on the work. `needs_life`: only while `beat` is called."""
     if config.store_url:
         return Lease(config.store_url, config.cluster, needs_life=needs_life)
-    return QueueLock(queue)
+    return BesideSlurmctld(queue, config.scontrol) if needs_life else QueueLock(queue)
 
 
 def refuse_root() -> None:

@@ -79,6 +79,9 @@ class Lease:
         finally:
             os.close(reading)
 
+    def give_way(self) -> None:
+        """Do nothing: the lease is kept as long as it is renewed."""
+
     def _forget_keeper(self) -> None:
         if self._life >= 0:
             os.close(self._life)

@@ -137,11 +137,16 @@ class Queue:
 
     @property
     def lock_fd(self) -> int:
-        """The descriptor that the one running service holds a lock on."""
+        """The descriptor of the directory, which the one running service holds a lock on."""
         return self._queue_fd
 
+    @property
+    def lock_path(self) -> Path:
+        """The file that it holds a lock on, too; it is made when it is first locked."""
+        return self._folder / STATE / "lock"
+
     def close(self) -> None:
-        """Close the directories; this also releases the lock."""
+        """Close the directories; this also releases the lock of `queue`."""
         os.close(self._queue_fd)
         os.close(self._failed_fd)
 

@@ -4,6 +4,7 @@
 import faulthandler
 import logging
 import signal
+import time
 
 from nccl_inspector.controller.children import Children
 from nccl_inspector.controller.duty import Duty, alone, duty_on
@@ -15,7 +16,7 @@ from nccl_inspector.store.place import index_of
 from nccl_inspector.system.notify import Notifier
 from nccl_inspector.system.wakeup import Wakeup
 
-STANDBY_S = 1.0  # between looks whether it is our turn
+LOOK_S = 1.0  # between looks whether it is our turn
 log = logging.getLogger("nccl-inspector-controller")
 
 
@@ -27,6 +28,7 @@ class _Service:
         self._config, self._makers, self._queue = config, makers, queue
         self._notifier = Notifier()
         self._duty: Duty = duty_on(queue, config)
+        self._children = Children(beat=self._beat)
         self._said = ""
 
     def _beat(self) -> None:
@@ -62,8 +64,9 @@ class _Service:
                     self._say(f"the service works on {self._config.controller_dir}")
                     left = self._work(wakeup)
                 else:
-                    self._say(f"waiting: {self._duty.words}")
-                    wakeup.wait(STANDBY_S)
+                    if self._duty.words:
+                        self._say(f"waiting: {self._duty.words}")
+                    wakeup.wait(LOOK_S)
             self._notifier.stopping()
             return left
         finally:
@@ -75,14 +78,25 @@ class _Service:
         controller = Controller(
             self._config, self._queue,
             lambda due: make_report(due, self._config, self._makers),
-            Children(beat=self._beat), self._may_work,
+            self._children, self._may_work,
         )  # fmt: skip
         left = 0
         while self._may_work():
             left = controller.one_pass()
-            self._beat()
-            wakeup.wait(0.0 if controller.is_behind else PASS_S)
+            self._rest(wakeup, 0.0 if controller.is_behind else PASS_S)
         return left
+
+    def _rest(self, wakeup: Wakeup, seconds: float) -> None:
+        """Wait until the next pass, or until a signal comes or another service is to work."""
+        until_s = time.monotonic() + seconds
+        while True:
+            self._beat()
+            self._children.collect()
+            if not self._children.left:  # one that hangs may still write
+                self._duty.give_way()
+            left_s = until_s - time.monotonic()
+            if not self._may_work() or wakeup.wait(max(0.0, min(left_s, LOOK_S))) or left_s <= 0:
+                return
 
 
 def serve(config: Config, makers: Makers) -> int:

@@ -14,7 +14,7 @@ from nccl_inspector.model.card import Card
 from nccl_inspector.render.json import card_from_json
 from tests.sandbox import Cluster, Options, wait_until
 from tests.sandbox.config import product_conf
-from tests.sandbox.layout import REPO, REPORT_USER
+from tests.sandbox.layout import HEAD, REPO, REPORT_USER
 from tests.sandbox.machine import as_user
 from tests.support.command_line import COMMAND
 
@@ -31,6 +31,7 @@ class Service:
     process: subprocess.Popen[str] | None = None
     settings: dict[str, str] = field(default_factory=dict)
     wait_s: int = WAIT_S  # for summaries, of which the product's default is a quarter of an hour
+    machine: str = HEAD  # where it runs
 
     @property
     def folder(self) -> Path:
@@ -72,7 +73,9 @@ class Service:
         return self.cluster.head.run(self._argv(user, *words), env=ENV)
 
     def start(self) -> None:
-        self.process = self.cluster.head.popen(self._argv(REPORT_USER, "controller"), env=ENV)
+        argv = self._argv(REPORT_USER, "controller")
+        where = self.cluster.head if self.machine == HEAD else self.cluster.node(self.machine)
+        self.process = where.popen(argv, env=ENV)
 
     def stop(self, *, kill: bool = False) -> str:
         """End it; what it said."""
@@ -84,6 +87,13 @@ class Service:
         said = self.process.communicate(timeout=30)[1]
         self.process = None
         return said
+
+    def at_work(self) -> str:
+        """The host whose service works; empty: none."""
+        try:
+            return (self.folder / "state" / "lock").read_text().strip()
+        except FileNotFoundError:
+            return ""
 
     def queued(self) -> list[str]:
         return sorted(path.name for path in (self.folder / "queue").iterdir())

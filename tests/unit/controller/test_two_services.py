@@ -4,6 +4,7 @@
 import logging
 import os
 import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,16 +15,24 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.controller import beside_slurmctld, slurm_ping, slurmctld_turn
+from nccl_inspector.controller.children import Children
+from nccl_inspector.controller.notes import Notes
+from nccl_inspector.controller.report_child import Makers
 from nccl_inspector.controller.service import serve
 from nccl_inspector.controller.wiring import usual_makers
+from nccl_inspector.model.card import Card
 from nccl_inspector.settings.config import Config
+from nccl_inspector.summary.attempts import Loaded
 from tests.sandbox import wait_until
 from tests.support.boxes import fixed_chance
 from tests.support.cut_socket import CutSocket
+from tests.support.fake_scontrol import Scontrol
 from tests.support.postgres import SERVICE, Postgres
 from tests.support.queued_jobs import ended_job, left, stored
 
 TAKEN_OVER_S = 30.0
+OLD_S = 6.0  # without a sign of life
 
 
 @dataclass
@@ -57,7 +66,11 @@ class Service:
             os.waitpid(self.pid, 0)
 
 
-def start(name: str, config: Config, folder: Path, way: CutSocket | None = None) -> Service:
+def start(
+    name: str, config: Config, folder: Path, way: CutSocket | None = None,
+    host: str = "", makers: Makers | None = None,
+) -> Service:  # fmt: skip
+    """Start a service, on a host of this name."""
     log = folder / f"{name}.log"
     pid = os.fork()
     if pid:
@@ -65,8 +78,10 @@ def start(name: str, config: Config, folder: Path, way: CutSocket | None = None)
         return Service(name, pid, log, way)
     try:
         os.setpgid(0, 0)
+        if host:
+            vars(socket)["gethostname"] = lambda: host
         logging.basicConfig(filename=log, level=logging.INFO, force=True, format="%(message)s")
-        serve(config, usual_makers(config))
+        serve(config, makers or usual_makers(config))
     finally:
         os._exit(0)
 
@@ -90,8 +105,8 @@ class Pair:
         self._folder = folder
         self._database = postgres.new_database()
         self.config = replace(config, store_url=postgres.url(self._database), cluster="c1")
-        socket = postgres.folder / ".s.PGSQL.5432"
-        ways = {name: CutSocket(folder / f"way-{name}", socket) for name in ("first", "second")}
+        path = postgres.folder / ".s.PGSQL.5432"
+        ways = {name: CutSocket(folder / f"way-{name}", path) for name in ("first", "second")}
         self.services = [self._start("first", ways["first"])]
         wait_for_work(self.services[0])
         self.services.append(self._start("second", ways["second"]))
@@ -156,10 +171,11 @@ def test_the_other_service_takes_over_in_time(pair: Pair, fault: Callable[[Servi
 def test_on_a_queue_without_a_database_the_second_service_waits_for_the_lock(
     config: Config, tmp_path: Path
 ) -> None:
-    first = start("first", config, tmp_path)
-    wait_for_work(first)
-    second = start("second", config, tmp_path)
+    services = []
     try:
+        services.append(first := start("first", config, tmp_path))
+        wait_for_work(first)
+        services.append(second := start("second", config, tmp_path))
         wait_until(lambda: bool(second.lines()), 10, "it says something")
         assert second.lines() == ["waiting: another controller service works on this queue"]
         first.end()
@@ -168,7 +184,139 @@ def test_on_a_queue_without_a_database_the_second_service_waits_for_the_lock(
         wait_until(lambda: not left(config), 20, "the report is made")
         assert stored(config) == [42]
     finally:
-        second.end()
+        for one in services:
+            one.end()
+
+
+class Hosts:
+    """Two hosts with a service each, one queue, and what Slurm says of them."""
+
+    PING = "echo 'Slurmctld(primary) at one.x.org is {}'; echo 'Slurmctld(backup) at two is {}'"
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        """Start nothing yet; slurmctld works on `one`."""
+        self._folder, self.slurm = folder, Scontrol(folder)
+        self.config = replace(config, scontrol=self.slurm.path)
+        self.services: list[Service] = []
+        self.up("UP", "UP")
+
+    def up(self, one: str, two: str) -> None:
+        self.slurm.says(self.PING.format(one, two))
+
+    def start(self, name: str, makers: Makers | None = None) -> Service:
+        service = start(name, self.config, self._folder, host=name, makers=makers)
+        self.services.append(service)
+        return service
+
+
+@pytest.fixture
+def hosts(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
+    """Two hosts, with shorter times than the product's."""
+    monkeypatch.setattr(slurm_ping, "ASK_S", 0.2)
+    monkeypatch.setattr(slurmctld_turn, "SURE_S", 1.0)
+    for module in (slurmctld_turn, beside_slurmctld):
+        monkeypatch.setattr(module, "OLD_S", OLD_S)
+    found = Hosts(config, tmp_path)
+    yield found
+    for service in found.services:
+        service.end()
+
+
+@pytest.mark.long
+def test_without_a_database_the_service_beside_slurmctld_works(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    two = hosts.start("two")
+    time.sleep(3)  # time enough to be first, were it not for Slurm
+    one = hosts.start("one")
+    wait_for_work(one)
+    wait_until(lambda: "waiting: the service on one works on these jobs" in two.lines(), 5, "waits")
+    # A question without an answer changes nothing, a slurmctld that is down does.
+    hosts.slurm.says("exit 1")
+    time.sleep(3)
+    assert [one.works(), two.works()] == [True, False]
+    hosts.up("DOWN", "UP")
+    wait_for_work(two)
+    wait_until(partial(waits, one), 5, "the first one waits")
+    assert one.lines()[-1] == "waiting: the service on two works on these jobs"
+    ended_job(hosts.config, tmp_path, 42)
+    wait_until(lambda: not left(hosts.config), 20, "the report is made")
+    hosts.up("UP", "UP")
+    wait_for_work(one)
+    wait_until(partial(waits, two), 5, "the second one waits again")
+
+
+def test_without_a_database_another_host_takes_over_from_one_that_died(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    """Also if Slurm does not know it: only the service was killed, and slurmctld works there."""
+    one, two = hosts.start("one"), hosts.start("two")
+    wait_for_work(one)
+    one.end()
+    ended_job(hosts.config, tmp_path, 42)
+    assert OLD_S - 6 < wait_for_work(two) < OLD_S + 5
+    wait_until(lambda: not left(hosts.config), 20, "the report is made")
+
+
+def test_without_a_database_a_single_service_works_wherever_slurmctld_does(hosts: Hosts) -> None:
+    two = hosts.start("two")
+    assert wait_for_work(two) > OLD_S - 2
+    time.sleep(7)
+    assert two.works(), "it gives way to nobody"
+
+
+@pytest.mark.long
+def test_a_service_gives_way_only_after_the_report_that_it_makes(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    usual = usual_makers(hosts.config)
+
+    def slow(loaded: Loaded) -> Card:
+        begun.touch()
+        time.sleep(8)
+        ended.touch()
+        return usual.card(loaded)
+
+    one, two = hosts.start("one", replace(usual, card=slow, card_within=None)), hosts.start("two")
+    wait_for_work(one)
+    ended_job(hosts.config, tmp_path, 42)
+    wait_until(begun.exists, 20, "the report is begun")
+    hosts.up("DOWN", "UP")
+    while not ended.exists():
+        assert not two.works()
+        time.sleep(0.05)
+    wait_for_work(two)
+    assert stored(hosts.config) == [42]
+    assert not any("stored" in line for line in two.lines())
+
+
+def test_a_service_does_not_give_way_while_a_child_that_it_left_behind_may_write(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (hangs := tmp_path / "hangs").touch()
+    monkeypatch.setattr(Children, "left", property(lambda _: [1] if hangs.exists() else []))
+    monkeypatch.setattr(Notes, "write", lambda *_: "")
+    one, two = hosts.start("one"), hosts.start("two")
+    wait_for_work(one)
+    hosts.up("DOWN", "UP")
+    time.sleep(6)
+    assert [one.works(), two.works()] == [True, False]
+    hangs.unlink()
+    wait_for_work(two)
+
+
+def test_a_service_that_another_one_has_replaced_stops(hosts: Hosts) -> None:
+    """As after a time without the storage, which gave the lock to another host meanwhile."""
+    one = hosts.start("one")
+    wait_for_work(one)
+    path = hosts.config.controller_dir / "state" / "lock"
+    wait_until(lambda: path.read_text().strip() == "one", 5, "it is named")
+    time.sleep(6)  # it has seen its name
+    path.write_text("two\n")
+    wait_until(partial(waits, one), 10, "it stops")
+    assert one.lines()[-1] == "waiting: the service on two works on these jobs"
+    assert wait_for_work(one) > OLD_S - 3, "nobody gives signs of life"
 
 
 @pytest.mark.long
