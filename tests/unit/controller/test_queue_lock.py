@@ -43,6 +43,9 @@ def test_it_is_the_lock_of_a_file_open_for_writing(
     path = config.controller_dir / "state" / "lock"
     assert two[0].is_held
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    links = Path("/proc/self/fd").iterdir()
+    (held,) = (int(link.name) for link in links if os.path.lexists(link) and link.resolve() == path)
+    assert fcntl.fcntl(held, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
     fd = os.open(path, os.O_RDWR)
     try:
         with pytest.raises(BlockingIOError):

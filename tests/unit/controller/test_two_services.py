@@ -300,7 +300,7 @@ def test_a_service_does_not_give_way_while_a_child_that_it_left_behind_may_write
     one, two = hosts.start("one"), hosts.start("two")
     wait_for_work(one)
     hosts.up("DOWN", "UP")
-    time.sleep(6)
+    time.sleep(12)
     assert [one.works(), two.works()] == [True, False]
     hangs.unlink()
     wait_for_work(two)
