@@ -16,6 +16,7 @@ if [[ ${1-} != demo ]]; then
 	packages+=(
 		slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core postgresql
 		victoria-metrics
+		swift-proxy swift-account swift-container swift-object memcached
 		openmpi-bin busybox-static debootstrap locales
 		clang libclang-rt-14-dev clang-tidy cppcheck shellcheck
 		gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user

@@ -29,7 +29,7 @@ S = $(STAGE)/$(@:stage-%=%)
 #: make install      the C parts, the hooks and the units, below DESTDIR. PREFIX=, LIBDIR=, SYSCONFDIR=, SLURM_PLUGINDIR=, UNITDIR=
 install: $(C_PARTS:%=install-%)
 #: make install-python  the command nccl-inspector and its man pages; finds a Python from 3.11 on by itself
-#: make install-tools   what reports need: numpy, duckdb, jinja2, sqlalchemy and psycopg for PYTHON, and the controller's hook and units
+#: make install-tools   what reports need: numpy, duckdb, jinja2, sqlalchemy, psycopg and obstore for PYTHON, and the controller's hook and units
 install-tools: install-controller install-report
 #: make install-PART    one of profiler, spank, node, controller, python, report, enroot, monitoring
 $(PARTS:%=install-%): install-%: stage-%

@@ -13,6 +13,7 @@ from tests.sandbox import Cluster
 from tests.sandbox.errors import ClusterError
 from tests.sandbox.host import missing
 from tests.sandbox.layout import check_reachable
+from tests.support.object_store import ObjectServer, ObjectSite, make_site, object_server
 from tests.support.postgres import Postgres, server
 from tests.support.repository import REPO
 from tests.support.sandbox.watched_job import WatchedJob, watch_job
@@ -95,6 +96,20 @@ def postgres() -> Iterator[Postgres]:
     """A server of PostgreSQL."""
     with server() as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def object_server_of_session() -> Iterator[ObjectServer]:
+    if os.geteuid() != 0:
+        pytest.skip("Swift is started by root")
+    with object_server() as found:
+        yield found
+
+
+@pytest.fixture
+def object_site(object_server_of_session: ObjectServer, open_path: Path) -> ObjectSite:
+    """An empty bucket of an object store, and the file with the keys to it."""
+    return make_site(object_server_of_session, open_path)
 
 
 @pytest.fixture(scope="session")

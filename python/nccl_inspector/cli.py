@@ -54,7 +54,7 @@ GROUPS = {
 }
 _COMMANDS = {name: module for group in GROUPS.values() for name, module in group.items()}
 # The extra `report` of pyproject.toml, which most nodes do not have.
-_FOR_REPORTS = frozenset({"duckdb", "jinja2", "numpy", "psycopg", "sqlalchemy"})
+_FOR_REPORTS = frozenset({"duckdb", "jinja2", "numpy", "obstore", "psycopg", "sqlalchemy"})
 # Longer than any first sentence: click cuts a summary at this length.
 _UNCUT = 1000
 

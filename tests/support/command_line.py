@@ -23,5 +23,5 @@ def environment() -> dict[str, str]:
 
 def run(*words: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # type: ignore[call-overload, no-any-return]
-        [*COMMAND, *words], capture_output=True, text=True, env=environment(), **kwargs
+        [*COMMAND, *words], capture_output=True, text=True, **{"env": environment()} | kwargs
     )

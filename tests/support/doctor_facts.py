@@ -204,6 +204,7 @@ def healthy() -> Facts:
         security=Security(enforcing=True, denials=()),
         clock_ahead_s=0.0,
         reports=storage("/shared/reports"),
+        objects="",
         store=storage("/shared/store"),
         controller=_controller(),
         job=_job(),

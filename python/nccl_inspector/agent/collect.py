@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from nccl_inspector.agent.crash_guard import AtWork
 from nccl_inspector.agent.ended_job import (
@@ -17,8 +18,10 @@ from nccl_inspector.agent.ended_job import (
     parse_ended,
 )
 from nccl_inspector.agent.log_once import Tally
+from nccl_inspector.agent.manifest import Manifest
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.settings.config import Config
+from nccl_inspector.summary.job_objects import SUMMARIES, key_of, object_store, user_word
 from nccl_inspector.system.remove_tree import remove_tree
 from nccl_inspector.system.safe_files import entry_names, open_directory
 from nccl_inspector.system.write_as_user import (
@@ -29,6 +32,7 @@ from nccl_inspector.system.write_as_user import (
     reap,
     start,
     wait,
+    write_report_file,
 )
 
 # How long a directory with a torn manifest is kept: its job is not known, but somebody may want to
@@ -53,6 +57,19 @@ class Backlog:
     def overdue(self) -> int:
         """How many should be gone by now."""
         return self.failed + self.untried
+
+
+def put_summary(config: Config, manifest: Manifest, name: str, data: bytes) -> bytes:
+    """Write a summary into the site's object store, under the name that the prolog was told.
+
+    Raises:
+        OSError: the store does not answer, or refuses.
+        InspectorError: a setting is wrong, or the library is missing.
+    """
+    if objects := object_store(config):
+        user = user_word(manifest.user, manifest.uid)
+        objects.put(key_of(SUMMARIES, manifest.job_id, user, name), data)
+    return DONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +235,12 @@ class Collector:
     def _start(self, ended: Ended, made: Made) -> None:
         manifest = made.manifest
         name = f"{manifest.node}.{manifest.restart}.nodesummary"
-        target = Target(self._config.report_dir, manifest.job_id, name, manifest.uid)
-        self._working = ended, start(self._config.report_user, target, made.data)
+        if self._config.object_url:
+            work = partial(put_summary, self._config, manifest, name, made.data)
+        else:
+            target = Target(self._config.report_dir, manifest.job_id, name, manifest.uid)
+            work = partial(write_report_file, target, made.data)
+        self._working = ended, start(self._config.report_user, work)
 
     def _give_up(self, ended: Ended, err: RefusedError) -> None:
         old = self._age_s(ended) > TORN_S

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import click
 
+from nccl_inspector.commands.fetched_files import with_files_of
 from nccl_inspector.commands.options import all_option, conf_option, json_option
+from nccl_inspector.model.card import Card
 from nccl_inspector.settings.config import read_config
 
 
@@ -28,12 +30,17 @@ def compare(a: str, b: str, conf: Path | None, everything: bool, as_json: bool) 
     cannot tell apart are called noise.
     """
     from nccl_inspector.analysis.history.compare import compare as compare_cards
-    from nccl_inspector.report.stored import find_card
+    from nccl_inspector.report.stored import find_card, parse_attempt
     from nccl_inspector.store.card_rows import nodes_of
     from nccl_inspector.store.text import difference_text
 
     config = read_config(conf)
-    first, second = (find_card(words, config.report_dir, config.store_dir) for words in (a, b))
+
+    def find(words: str) -> Card:
+        files = with_files_of(config, parse_attempt(words)[0], stored=True)
+        return find_card(words, files.report_dir, files.store_dir)
+
+    first, second = find(a), find(b)
     difference = compare_cards(first, second, set(nodes_of(first)), set(nodes_of(second)))
     if as_json:
         click.echo(json.dumps(asdict(difference)))

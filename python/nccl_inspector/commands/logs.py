@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nccl_inspector.commands.card_output import COLOURS, exit_judging, has_colour
+from nccl_inspector.commands.fetched_files import with_files_of
 from nccl_inspector.commands.options import (
     all_option,
     conf_option,
@@ -20,16 +21,17 @@ from nccl_inspector.commands.options import (
 )
 from nccl_inspector.commands.progress import progress_bar
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.settings.config import Config
 
 if TYPE_CHECKING:
     from nccl_inspector.nccl_log.judge import LogReport
 
 
-def _of_job(job: int, report_dir: Path) -> "LogReport":
+def _of_job(job: int, config: Config) -> "LogReport":
     from nccl_inspector.report.kept_logs import judge_kept, kept_logs
     from nccl_inspector.summary.attempts import load_summaries
 
-    logs = kept_logs(load_summaries(job, report_dir, None).summaries)
+    logs = kept_logs(load_summaries(job, with_files_of(config, job).report_dir, None).summaries)
     if not logs:
         raise InspectorError(
             f"job {job}: no log of NCCL's is kept; --nccl-inspector=MODE,debug makes one"
@@ -87,7 +89,7 @@ def logs(
 
     def make() -> int:
         if job is not None:
-            report = _of_job(job, read_settings(conf, report_dir=report_dir).report_dir)
+            report = _of_job(job, read_settings(conf, report_dir=report_dir))
         else:
             with progress_bar() as progress:
                 report = read_logs(paths, progress)

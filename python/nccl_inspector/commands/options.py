@@ -25,4 +25,5 @@ def read_settings(
         config,
         run_dir=run_dir or config.run_dir,
         report_dir=report_dir or config.report_dir,
+        object_url="" if report_dir else config.object_url,
     )

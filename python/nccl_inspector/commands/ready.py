@@ -82,7 +82,8 @@ def ready(conf: Path | None, nodelist: str, max_requeues: int, as_json: bool) ->
     from nccl_inspector.doctor.facts import CannotTell
     from nccl_inspector.store.place import index_of
     from nccl_inspector.store.ready import judge_allocation, ready_lines
-    from nccl_inspector.store.suspects import read_suspects
+    from nccl_inspector.store.suspects import fetch_suspects, read_suspects
+    from nccl_inspector.summary.job_objects import object_store
 
     if (place := os.environ.get("SLURM_SCRIPT_CONTEXT", "")).startswith(("prolog", "epilog")):
         click.echo(
@@ -91,20 +92,23 @@ def ready(conf: Path | None, nodelist: str, max_requeues: int, as_json: bool) ->
         return
     try:
         nodes = _nodes(nodelist)
-        kept_at = index_of(read_config(conf))
+        config = read_config(conf)
+        kept_at, objects = index_of(config), object_store(config)
     except InspectorError as err:
         click.echo(f"nccl-inspector: {err}", err=True)
         return
     answers = gather(
         {
-            "listed": partial(read_suspects, kept_at.store_dir),
+            "listed": partial(fetch_suspects, objects)
+            if objects
+            else partial(read_suspects, kept_at.store_dir),
             "own": partial(_own_scores, kept_at),
         },
         LIMIT_S,
     )
     unknown = [one.reason for one in answers.values() if isinstance(one, CannotTell)]
     if answers["listed"] is None:
-        unknown.append(f"no list of suspects in {kept_at.store_dir}")
+        unknown.append(f"no list of suspects in {objects.url if objects else kept_at.store_dir}")
     listed, own = (
         None if isinstance(answers[name], CannotTell) else answers[name]
         for name in ("listed", "own")

@@ -19,6 +19,7 @@ from nccl_inspector.commands.card_output import (
     exit_judging,
     write_card,
 )
+from nccl_inspector.commands.fetched_files import with_files_of
 from nccl_inspector.commands.options import (
     conf_option,
     path_type,
@@ -68,7 +69,18 @@ def _make(source: _CardSource, config: Config) -> Card:
         if not isinstance(job, int):
             raise InspectorError("for an array task give its own job id (JobIDRaw of sacct)")
         return prometheus_card(source.prometheus, job)
-    job_id = job if isinstance(job, int) else find_array_task(job, config.report_dir, slurms_number)
+    if isinstance(job, int):
+        job_id = job
+    elif config.object_url:
+        known = slurms_number(job)
+        if known is None:
+            raise InspectorError(
+                f"Slurm does not know {job}; give its own job id (JobIDRaw of sacct)"
+            )
+        job_id = known
+    else:
+        job_id = find_array_task(job, config.report_dir, slurms_number)
+    config = with_files_of(config, job_id)
     loaded = load_summaries(job_id, config.report_dir, source.attempt)
     _kept.append(loaded)
     asked = RequestedInputs(True, source.output, source.patterns)

@@ -11,7 +11,9 @@ from pathlib import Path
 from nccl_inspector.controller.due_reports import ToDo, find_due
 from nccl_inspector.controller.queue import Entry
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.settings.config import Config
 from nccl_inspector.summary.directory import written
+from nccl_inspector.summary.job_objects import SUMMARIES, fetch_jobs, object_store
 from nccl_inspector.system.parallel import in_parallel
 
 
@@ -33,20 +35,24 @@ def stored_ns(leader: int, store_dir: Path) -> dict[int, int] | InspectorError:
 
 
 def look_at(
-    groups: Mapping[int, Sequence[Entry]],
-    report_dir: Path,
-    store_dir: Path,
-    now_s: float,
-    wait_s: float,
+    groups: Mapping[int, Sequence[Entry]], config: Config, now_s: float
 ) -> dict[int, ToDo | str]:
     """Return by leader what can be done for each job, or why that cannot be found out, as text.
 
-    `groups`: parts of the queue, as due.group returns them. `now_s`: Unix time. `wait_s`: how long
-    to wait for nodes, in seconds.
+    `groups`: parts of the queue, as due.group returns them. `now_s`: Unix time. Summaries in an
+    object store are fetched into report_dir first.
     """
     leaders = list(groups)
-    files = written((one.job_id for its in groups.values() for one in its), report_dir)
-    stored = in_parallel(partial(stored_ns, store_dir=store_dir), leaders)
+    job_ids = [one.job_id for its in groups.values() for one in its]
+    try:
+        if objects := object_store(config):
+            fetch_jobs(objects, SUMMARIES, config.report_dir, job_ids)
+    except InspectorError as err:
+        return dict.fromkeys(leaders, str(err))
+    except OSError as err:
+        return dict.fromkeys(leaders, f"{err.filename}: {err.strerror}")
+    files = written(job_ids, config.report_dir)
+    stored = in_parallel(partial(stored_ns, store_dir=config.store_dir), leaders)
     found: dict[int, ToDo | str] = {}
     for leader, done in zip(leaders, stored, strict=True):
         its = groups[leader]
@@ -57,5 +63,5 @@ def look_at(
             continue
         known = {job_id: one for job_id, one in seen.items() if not isinstance(one, InspectorError)}
         at_ns = {attempt: ns for attempt, ns in done.items() if ns}
-        found[leader] = find_due(its, known, at_ns, now_s, wait_s)
+        found[leader] = find_due(its, known, at_ns, now_s, config.controller_wait_s)
     return found

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, zip_longest
-from pathlib import Path
 from typing import Self
 
 from nccl_inspector.controller.children import Children, NoAnswerError
@@ -25,6 +24,7 @@ from nccl_inspector.slurm.accounting import Row, identity
 from nccl_inspector.slurm.ended import ask_ended
 from nccl_inspector.slurm.values import moment, number, optional, plain
 from nccl_inspector.summary.directory import written
+from nccl_inspector.summary.job_objects import object_store, written_objects
 from nccl_inspector.system.parallel import in_parallel
 
 SLICE_S = 3600.0  # the span of one question to accounting
@@ -88,11 +88,18 @@ def ends_of(rows: Iterable[Row], known: Collection[int]) -> list[Entry]:
     return [one for one in found if one and one.job_id not in known and one.leader not in known]
 
 
-def without_report(ends: Sequence[Entry], report_dir: Path, store_dir: Path) -> list[Entry]:
-    """Return the ends of attempts that have summaries and no stored report."""
-    files = written((one.job_id for one in ends), report_dir)
+def without_report(ends: Sequence[Entry], config: Config) -> list[Entry]:
+    """Return the ends of attempts that have summaries and no stored report.
+
+    Raises:
+        InspectorError, OSError: the object store, if the site has one, cannot be asked.
+    """
+    objects, job_ids = object_store(config), [one.job_id for one in ends]
+    files = written_objects(objects, job_ids) if objects else written(job_ids, config.report_dir)
     measured = [one for one in ends if files[one.job_id]]
-    stored = in_parallel(partial(stored_ns, store_dir=store_dir), [one.leader for one in measured])
+    stored = in_parallel(
+        partial(stored_ns, store_dir=config.store_dir), [one.leader for one in measured]
+    )
     found = []
     for one, reports in zip(measured, stored, strict=True):
         its = files[one.job_id]
@@ -115,7 +122,12 @@ def find_lost(config: Config, from_s: float, to_s: float, known: Collection[int]
         rows, why = ask_ended(sacct, at_s, end_s)
         if why:
             return FoundEnds(tuple(slices), at_s, why)
-        ends = without_report(ends_of(rows, known), config.report_dir, config.store_dir)
+        try:
+            ends = without_report(ends_of(rows, known), config)
+        except InspectorError as err:
+            return FoundEnds(tuple(slices), at_s, str(err))
+        except OSError as err:
+            return FoundEnds(tuple(slices), at_s, f"{err.filename}: {err.strerror}")
         slices.append(Slice(at_s, tuple(ends)))
         at_s = end_s
     return FoundEnds(tuple(slices), at_s)

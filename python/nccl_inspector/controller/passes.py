@@ -191,10 +191,7 @@ class Controller:
         if time.monotonic() < self._storage_next_s:
             return {}
         config = self._config
-        work = partial(
-            look_at, groups, config.report_dir, config.store_dir, time.time(),
-            config.controller_wait_s,
-        )  # fmt: skip
+        work = partial(look_at, groups, config, time.time())
         try:
             return self.children.ask(work, "looks at summaries")
         except NoAnswerError as err:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remove node summaries and stored reports that are older than the site keeps them.
 
-Some are removed at a time, between reports. The age of a job is that of its directory. It is
-counted from the clock, but at most from a day after the newest directory. Nothing is removed until
-the clock has run for some hours without a jump, also over restarts. Removed files cannot be
-restored, so a clock that was set ahead must not remove them.
+Some are removed at a time, between reports, and in the site's object store, too
+(object_pruning.py). The age of a job is that of its directory. It is counted from the clock, but at
+most from a day after the newest directory. Nothing is removed until the clock has run for some
+hours without a jump, also over restarts. Removed files cannot be restored, so a clock that was set
+ahead must not remove them.
 """
 
 import os
@@ -15,6 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from nccl_inspector.controller.object_pruning import Pruned, prune_objects
 from nccl_inspector.controller.outcome import DONE, LATER, Outcome
 from nccl_inspector.controller.queue import STATE
 from nccl_inspector.controller.stored_rows import group_id
@@ -24,6 +26,7 @@ from nccl_inspector.model.wording import number
 from nccl_inspector.settings.config import Config
 from nccl_inspector.store.index import export_user, forget, writing
 from nccl_inspector.store.place import index_of, user_index
+from nccl_inspector.summary.job_objects import REPORTS, SUMMARIES, object_store
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.remove_tree import remove_tree
 from nccl_inspector.system.safe_files import entry_names
@@ -155,6 +158,17 @@ def _prune_one(
         return shelf
 
 
+def _prune_objects_of(
+    shelf: str, config: Config, days: int, now_s: float, kept: Collection[int]
+) -> Pruned:
+    """Do the same in the object store, if there is one. Raises InspectorError and OSError."""
+    objects = object_store(config)
+    if objects is None:
+        return Pruned(0, False)
+    due_s = time.monotonic() + GO_S / 2
+    return prune_objects(objects, shelf, days, now_s, kept, config.controller_dir, due_s)
+
+
 def prune(config: Config, now_s: float, kept: Collection[int] = ()) -> Outcome:
     """Remove what is too old, except the jobs `kept`; LATER: there is more to do, or a problem."""
     said: list[str] = []
@@ -165,23 +179,27 @@ def prune(config: Config, now_s: float, kept: Collection[int] = ()) -> Outcome:
             return Outcome(DONE)
     except OSError as err:
         return Outcome(LATER, f"nothing old is removed: {config.controller_dir}: {err.strerror}")
-    for what, directory, days, store in (
-        ("node summaries of", config.report_dir, config.summary_days, None),
-        ("reports of", config.store_dir, config.report_days, config),
+    for what, objects_of, directory, days, store in (
+        ("node summaries of", SUMMARIES, config.report_dir, config.summary_days, None),
+        ("reports of", REPORTS, config.store_dir, config.report_days, config),
     ):
         if not days:
             continue
         try:
             shelf = _prune_one(directory, days, now_s, kept, store)
+            over |= shelf.is_over
+            problems += shelf.problems
+            removed = shelf.removed
+            pruned = _prune_objects_of(objects_of, config, days, now_s, kept)
+            over |= pruned.is_over
+            removed = max(removed, pruned.jobs)
         except OSError as err:
             problems.append(f"{err.filename or directory}: {err.strerror}")
         except InspectorError as err:
             problems.append(str(err))
         else:
-            over |= shelf.is_over
-            problems += shelf.problems
-            if shelf.removed:
-                said.append(f"removed: {what} {number(shelf.removed, 'job')}, over {days} days old")
+            if removed:
+                said.append(f"removed: {what} {number(removed, 'job')}, over {days} days old")
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         said.append(f"cannot be removed: {problems[0]}{more}")

@@ -14,6 +14,7 @@ from nccl_inspector.store.index import export_users, forget_all, put, put_if_tak
 from nccl_inspector.store.place import INDEX, IndexPlace, index_of
 from nccl_inspector.store.read_back import all_rows
 from nccl_inspector.store.sqlite_file import writing_file
+from nccl_inspector.summary.job_objects import REPORTS, fetch_job, jobs_in, object_store
 
 FILE = "file"  # the target that is the file in store_dir
 
@@ -39,10 +40,15 @@ def _anew(place: IndexPlace, gid: int | None) -> Iterator[Connection]:
 def rebuild(config: Config) -> tuple[int, int]:
     """Make a new index of all stored reports; return how many it has, and how many were unusable.
 
+    Reports in an object store are fetched into store_dir first.
+
     Raises:
         OSError, InspectorError: it could not be made, and the old index stays.
     """
     place, gid = index_of(config), group_id(config.report_group)
+    if objects := object_store(config):
+        for job_id, _ in jobs_in(objects, REPORTS):
+            fetch_job(objects, REPORTS, config.store_dir, job_id)
     uids: set[int | None] = set()
     done = refused = 0
     with _anew(place, gid) as index:

@@ -25,6 +25,7 @@ from nccl_inspector.store.index import export_user, put, writing
 from nccl_inspector.store.owner import is_owner
 from nccl_inspector.store.place import index_of
 from nccl_inspector.summary.attempts import Loaded, load_summaries
+from nccl_inspector.summary.job_objects import REPORTS, key_of, object_store, user_word
 from nccl_inspector.system.write_as_user import Target, write_report_file
 
 # Counted from the end of the job. Each new try for a comment makes the report again.
@@ -99,10 +100,13 @@ def store_card(card: Card, loaded: Loaded, config: Config, makers: Makers) -> st
     """
     gid, head = group_id(config.report_group), loaded.head
     place, name, said = index_of(config), str(head.restart), []
+    objects, user = object_store(config), user_word(head.user, head.uid)
     # The uid may have been given to another user since the job began.
     reader = head.uid if is_owner(head.uid, head.user) else None
 
     def write(file: str, data: bytes) -> None:
+        if objects:  # first: after the local file the report counts as stored
+            objects.put(key_of(REPORTS, head.leader, user, file), data)
         target = Target(config.store_dir, loaded.head.leader, file, reader, gid)
         said.append(write_report_file(target, data).decode("ascii").partition(", but ")[2])
 

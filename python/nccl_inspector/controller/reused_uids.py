@@ -24,8 +24,7 @@ from nccl_inspector.store.index import export_user, writing
 from nccl_inspector.store.owner import has_name, is_owner
 from nccl_inspector.store.place import index_of, user_index
 from nccl_inspector.store.tables import JOBS
-from nccl_inspector.summary.attempts import COMPONENTS_MAX
-from nccl_inspector.summary.directory import peek
+from nccl_inspector.summary.directory import COMPONENTS_MAX, peek
 from nccl_inspector.system.acl import allow
 from nccl_inspector.system.safe_files import open_directory
 

@@ -14,6 +14,7 @@ from nccl_inspector.store.suspects import (
     suspects_of,
     write_suspects,
 )
+from nccl_inspector.summary.job_objects import object_store
 
 
 def list_suspects(config: Config, now_s: float) -> Outcome:
@@ -25,7 +26,7 @@ def list_suspects(config: Config, now_s: float) -> Outcome:
         with reading(place) as (index, _all_jobs):
             jobs = last_jobs(index, JOBS_LOOKED_AT, place.cluster)
         listed = SuspectList(now_s, len(jobs), suspects_of(score_nodes(jobs)))
-        write_suspects(config.store_dir, listed)
+        write_suspects(config.store_dir, listed, object_store(config))
     except OSError as err:
         return Outcome(LATER, f"{err.filename or config.store_dir}: {err.strerror}")
     except InspectorError as err:

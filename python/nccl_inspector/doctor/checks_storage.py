@@ -29,13 +29,23 @@ def _unwritable(storage: Storage) -> str:
     return f"{storage.account} cannot write into {storage.file.path}: {problem}" if problem else ""
 
 
+def _is_unused(facts: Facts) -> bool:
+    """Tell whether report_dir is not used here: a node with an object store has no need of it."""
+    has_service = isinstance(facts.controller, Controller) and facts.controller.set_up
+    return bool(facts.settings.values.object_url) and not has_service
+
+
 def _report_dir(facts: Facts) -> str:
-    return _unwritable(known(facts.reports))
+    return "" if _is_unused(facts) else _unwritable(known(facts.reports))
+
+
+def _objects(facts: Facts) -> str:
+    return known(facts.objects) or ""
 
 
 def _report_dir_mode(facts: Facts) -> str:
     file = known(facts.reports).file
-    if file.problem:
+    if file.problem or facts.settings.values.object_url:
         return ""
     if file.mode & 0o002 and not file.mode & 0o1000:
         return f"everybody may write into {file.path}: its mode is {file.permissions:04o}"
@@ -46,7 +56,7 @@ def _report_dir_mode(facts: Facts) -> str:
 
 def _report_dir_acl(facts: Facts) -> str:
     reports = known(facts.reports)
-    if reports.uid is None or reports.file.problem:
+    if reports.uid is None or reports.file.problem or facts.settings.values.object_url:
         return ""
     return "" if known(reports.has_acl) else f"{reports.file.path} has no POSIX ACLs"
 
@@ -211,6 +221,16 @@ CHECKS = (
         "stores.",
         page="install.md#turn-on",
         judge=_report_dir_acl,
+    ),
+    Check(
+        id="object-store",
+        roles=_COLLECTING,
+        looks_at="object_url, into which a small object is written as the service account",
+        meaning="Summaries of ended jobs are not written: they wait on the nodes until a reboot.",
+        mend="Correct object_url, or the keys in the file object_keys, which that account must be "
+        "able to read.",
+        page="large-sites.md#hosts-that-share-no-file-system",
+        judge=_objects,
     ),
     Check(
         id="controller-hook",

@@ -23,7 +23,7 @@ from nccl_inspector.doctor.read_monitoring import EXPORTERS, read_monitoring, re
 from nccl_inspector.doctor.read_node import read_agent, read_gpus, read_run_dir, read_security
 from nccl_inspector.doctor.read_plugin import plugin_settings, read_hooks, read_plugstack
 from nccl_inspector.doctor.read_slurm import read_clock, read_slurm
-from nccl_inspector.doctor.read_storage import read_storage
+from nccl_inspector.doctor.read_storage import read_objects, read_storage
 from nccl_inspector.doctor.registry import CHECKS
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import DEFAULT_CONF, Config, parse_config, read_config
@@ -119,6 +119,7 @@ def _readers(
         }
     if {Role.NODE, Role.CONTROLLER} & set(roles):
         readers["reports"] = partial(read_storage, config.report_dir, config.report_user)
+        readers["objects"] = partial(read_objects, config)
     if Role.CONTROLLER in roles:
         readers["store"] = partial(read_storage, config.store_dir, config.report_user)
     return readers

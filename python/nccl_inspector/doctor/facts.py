@@ -382,6 +382,7 @@ class Facts:
     clock_ahead_s: Fact[float] = NOT_READ
     reports: Fact[Storage] = NOT_READ
     store: Fact[Storage] = NOT_READ
+    objects: Fact[str | None] = NOT_READ  # what an object store refuses; None: the site has none
     controller: Fact[Controller] = NOT_READ
     job: Fact[Job] = NOT_READ
     image: Fact[Image] = NOT_READ

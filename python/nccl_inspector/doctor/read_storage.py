@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A directory on shared storage, tried as the service account: is it there, can it be written?"""
+"""Shared storage, a directory or an object store, tried as the service account."""
 
 import os
 import pwd
+import socket
 from contextlib import suppress
 from pathlib import Path
 
 from nccl_inspector.doctor.bounded import gather
-from nccl_inspector.doctor.facts import CannotTell, Fact, Storage
+from nccl_inspector.doctor.facts import CannotTell, CannotTellError, Fact, Storage
 from nccl_inspector.doctor.files import file_facts
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.settings.config import Config
+from nccl_inspector.summary.job_objects import object_store
 from nccl_inspector.system.acl import allow
 
 _WRITE_S = 6.0
@@ -51,6 +55,35 @@ def _attempt(path: Path, account: pwd.struct_passwd) -> tuple[str, bool]:
         os.close(fd)
         with suppress(OSError):
             target.unlink()
+
+
+def read_objects(config: Config) -> str | None:
+    """Return why the service account cannot write into the object store; None: there is none.
+
+    This ends what the process may do: it must be a child of its own.
+
+    Raises:
+        CannotTellError: there is no such account, or we cannot become it.
+    """
+    if not config.object_url:
+        return None
+    try:
+        _become(pwd.getpwnam(config.report_user))
+    except KeyError as err:
+        raise CannotTellError(f"there is no account {config.report_user}") from err
+    except OSError as err:
+        raise CannotTellError(f"only root can try as {config.report_user}") from err
+    key = f"doctor/{socket.gethostname()}-{os.getpid()}"
+    try:
+        if objects := object_store(config):
+            objects.put(key, b"\0" * _BYTES)
+            list(objects.list("doctor"))
+            objects.remove([key])
+    except InspectorError as err:
+        return str(err)
+    except OSError as err:
+        return f"{err.filename}: {err.strerror}"
+    return ""
 
 
 def read_storage(path: Path, name: str) -> Storage:

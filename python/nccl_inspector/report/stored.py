@@ -33,6 +33,18 @@ def stored_card(job_id: int, attempt: int | None, store_dir: Path) -> Card | Non
         raise InspectorError(f"{path}: {err}") from err
 
 
+def parse_attempt(words: str) -> tuple[int, int | None]:
+    """Return job id and attempt of `48213` (the latest: None) or `48213.1`.
+
+    Raises:
+        InspectorError: it is neither.
+    """
+    match = _ATTEMPT.fullmatch(words)
+    if match is None:
+        raise InspectorError(f"{words!a:.40} is not a job id such as 48213 or 48213.1")
+    return int(match[1]), None if match[2] is None else int(match[2])
+
+
 def find_card(words: str, report_dir: Path, store_dir: Path) -> Card:
     """Return a job's stored card, else one made from its node summaries now.
 
@@ -41,10 +53,7 @@ def find_card(words: str, report_dir: Path, store_dir: Path) -> Card:
     Raises:
         InspectorError: it is not a job's number, or nothing readable exists for it.
     """
-    match = _ATTEMPT.fullmatch(words)
-    if match is None:
-        raise InspectorError(f"{words!a:.40} is not a job id such as 48213 or 48213.1")
-    job_id, attempt = int(match[1]), None if match[2] is None else int(match[2])
+    job_id, attempt = parse_attempt(words)
     card = stored_card(job_id, attempt, store_dir)
     return card or build_card(load_summaries(job_id, report_dir, attempt))
 

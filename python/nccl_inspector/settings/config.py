@@ -100,6 +100,8 @@ class Config:
     controller_dir: Path
     store_dir: Path
     store_url: str
+    object_url: str
+    object_keys: Path
     report_group: str
     report_cost_percent: float
     summary_days: int

@@ -8,6 +8,7 @@ figures of nodes only: no job, no user, and no node that did not stand out.
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from nccl_inspector.analysis.history.slow_nodes import NodeScore
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.checked_json import Checks, dump
+from nccl_inspector.system.object_store import ObjectStore
 from nccl_inspector.system.safe_files import read_owners
 
 SUSPECTS = "slow-nodes.json"
+NODES = "nodes"  # its folder in an object store
 FORMAT = 1
 JOBS_LOOKED_AT = 1000
 OLD_S = 86400.0  # the service writes it each hour
@@ -60,8 +63,8 @@ def suspects_of(scores: Sequence[NodeScore]) -> tuple[Suspect, ...]:
     )  # fmt: skip
 
 
-def write_suspects(store_dir: Path, listed: SuspectList) -> None:
-    """Replace the list. Raises OSError: the old one stays."""
+def write_suspects(store_dir: Path, listed: SuspectList, objects: ObjectStore | None) -> None:
+    """Replace the list, also in an object store. Raises OSError: an old one stays."""
     rows = [
         {
             "node": one.node, "slow": one.slow, "bandwidth_change": one.depth, "jobs": one.jobs,
@@ -77,6 +80,8 @@ def write_suspects(store_dir: Path, listed: SuspectList) -> None:
         replace_file(fd, SUSPECTS, data + b"\n", 0o644)
     finally:
         os.close(fd)
+    if objects:
+        objects.put(f"{NODES}/{SUSPECTS}", data + b"\n")
 
 
 def _suspect(row: Any) -> Suspect:
@@ -98,6 +103,16 @@ def _suspect(row: Any) -> Suspect:
     )
 
 
+def fetch_suspects(objects: ObjectStore) -> SuspectList | None:
+    """Return the list in an object store, as `read_suspects` does that in a directory."""
+    file = BytesIO()
+    try:
+        objects.fetch(f"{NODES}/{SUSPECTS}", file)
+    except FileNotFoundError:
+        return None
+    return _parse(file.getvalue())
+
+
 def read_suspects(store_dir: Path) -> SuspectList | None:
     """Return the list; None: the service has not written one.
 
@@ -113,8 +128,10 @@ def read_suspects(store_dir: Path) -> SuspectList | None:
         data = read_owners(SUSPECTS, _BYTES_MAX, fd)
     finally:
         os.close(fd)
-    if data is None:
-        return None
+    return None if data is None else _parse(data)
+
+
+def _parse(data: bytes) -> SuspectList:
     words = _CHECKS.table(_CHECKS.load(data))
     if words.get("format") != FORMAT:
         raise RefusedError("format", "written by another release")

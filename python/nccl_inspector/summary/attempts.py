@@ -13,6 +13,7 @@ from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.summary.budget import node_share
 from nccl_inspector.summary.codec import Head, NodeSummary
 from nccl_inspector.summary.directory import (
+    COMPONENTS_MAX,
     AbsentError,
     Shelf,
     look,
@@ -21,8 +22,6 @@ from nccl_inspector.summary.directory import (
     unreadable,
 )
 
-# Slurm gives the components of a heterogeneous job the ids that follow the leader's; it allows 128.
-COMPONENTS_MAX = 128
 CLOCKS_APART_S = 3600  # the most that the clocks of two nodes may differ
 _NODES_CHARS = 100
 

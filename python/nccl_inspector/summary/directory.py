@@ -28,6 +28,8 @@ from nccl_inspector.summary.streams import SummaryVersion
 from nccl_inspector.system.parallel import in_parallel
 from nccl_inspector.system.safe_files import NO_LINK, Stamp, read_at, stamp_of
 
+# Slurm gives the components of a heterogeneous job the ids that follow the leader's; it allows 128.
+COMPONENTS_MAX = 128
 _FILE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,254}?)\.([0-9]{1,9})\.nodesummary")
 _HEAD_BYTES_USUAL = 4096
 _EARLY_BYTES_MAX = 4 << 20  # largest summary that is read ahead of its turn
@@ -88,15 +90,19 @@ def _job_directory(job_id: int, report_dir: Path) -> Iterator[int]:
         os.close(job_fd)
 
 
-def _files(job_id: int, job_fd: int) -> list[SummaryFile]:
-    """Return the summaries in the directory, sorted by attempt and node."""
+def summary_files(job_id: int, names: Iterable[str]) -> list[SummaryFile]:
+    """Return those file names that are of summaries, sorted by attempt and node."""
     return sorted(
         (
             SummaryFile(job_id, int(match[2]), match[1], match[0])
-            for match in filter(None, map(_FILE.fullmatch, os.listdir(job_fd)))
+            for match in filter(None, map(_FILE.fullmatch, names))
         ),
         key=lambda file: (file.attempt, file.node),
     )
+
+
+def _files(job_id: int, job_fd: int) -> list[SummaryFile]:
+    return summary_files(job_id, os.listdir(job_fd))
 
 
 @contextmanager

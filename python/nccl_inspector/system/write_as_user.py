@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a file to shared storage through a child process that has become another account.
+"""Write to shared storage through a child process that has become another account.
 
 Root is often squashed on shared storage, and a dead file server must not stop the agent. The child
 may hang; the agent waits for it only as long as its calls of `wait` say.
@@ -10,12 +10,13 @@ import pwd
 import select
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from nccl_inspector.errors import InspectorError
 from nccl_inspector.system.acl import allow
 from nccl_inspector.system.atomic import replacing
 from nccl_inspector.system.child_process import start_child
@@ -75,21 +76,26 @@ def _become(account: pwd.struct_passwd) -> None:
     os.setuid(account.pw_uid)
 
 
-def _child(pipe_fd: int, user: str, target: Target, data: bytes) -> None:
+def _child(pipe_fd: int, user: str, work: Callable[[], bytes]) -> None:
     signal.alarm(CHILD_S)
     try:
         if user:
             _become(pwd.getpwnam(user))  # may hang with the directory service
-        message = write_report_file(target, data)
+        message = work()
     except KeyError:
         message = f"report_user: there is no account {user!r}".encode("ascii", "replace")
     except OSError as err:
-        message = f"{err.filename or target.directory}: {err.strerror}".encode("ascii", "replace")
+        where = f"{err.filename}: " if err.filename else ""
+        message = f"{where}{err.strerror}".encode("ascii", "replace")
+    except InspectorError as err:
+        message = str(err).encode("ascii", "replace")
     os.write(pipe_fd, message[:_MESSAGE_BYTES_MAX])
 
 
-def start(user: str, target: Target, data: bytes) -> Child:
+def start(user: str, work: Callable[[], bytes]) -> Child:
     """Start the child; it runs as `user` if we are root, otherwise as ourselves.
+
+    `work` returns the message; an OSError or InspectorError that it raises becomes the message.
 
     Raises:
         OSError: no process or pipe could be made.
@@ -97,7 +103,7 @@ def start(user: str, target: Target, data: bytes) -> Child:
     reading, writing = os.pipe2(os.O_CLOEXEC)
     account = user if os.geteuid() == 0 else ""
     try:
-        pid = start_child(partial(_child, writing, account, target, data), [writing])
+        pid = start_child(partial(_child, writing, account, work), [writing])
     except OSError:
         os.close(reading)
         raise

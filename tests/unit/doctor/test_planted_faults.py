@@ -90,6 +90,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     },
     "report-dir": {"reports.problem": "Permission denied"},
     "report-dir-mode": {"reports.file.mode": 0o040777},
+    "object-store": {"objects": "s3://bucket/doctor: AccessDenied"},
     "report-dir-acl": {"reports.has_acl": False},
     "controller-hook": {"controller.epilog": None, "slurm.config.EpilogSlurmctld": "/x"},
     "controller-hook-file": {"controller.epilog.files.0.mode": 0o100700},

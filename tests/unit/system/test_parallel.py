@@ -10,6 +10,7 @@ import pytest
 
 from nccl_inspector.controller.job_survey import look_at
 from nccl_inspector.controller.queue import Entry
+from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.summary import directory as reportdir
 from nccl_inspector.summary.attempts import load_summaries
 from nccl_inspector.summary.codec import encode
@@ -103,6 +104,11 @@ def test_summaries_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
 
 
+def site(folder: Path, wait: str) -> Config:
+    text = f"report_dir = {folder}\nstore_dir = {folder}\ncontroller_wait = {wait}"
+    return parse_config(text, "test")
+
+
 def test_times_of_summaries_are_looked_at_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +121,7 @@ def test_times_of_summaries_are_looked_at_at_once(
 
     monkeypatch.setattr(reportdir, "_time_of", slow)
     entry = Entry("42.1", 0, 42, 0, 0.0, nodelist="n[0-15]")
-    found = look_at({42: [entry]}, tmp_path, tmp_path, 1e9, 1e9)[42]
+    found = look_at({42: [entry]}, site(tmp_path, "1h"), 1e9)[42]
     assert not isinstance(found, str)
     assert found.due is not None
     assert found.due.complete
@@ -125,6 +131,6 @@ def test_what_cannot_be_read_of_one_job_is_said_and_holds_no_other(tmp_path: Pat
     many_summaries(tmp_path, 1)
     (tmp_path / "43").touch()
     entries = {number: [Entry(f"{number}.1", 0, number, 0, 0.0)] for number in (42, 43)}
-    found = look_at(entries, tmp_path, tmp_path, 1e9, 0)
+    found = look_at(entries, site(tmp_path, "1s"), 1e9)
     assert not isinstance(found[42], str)
     assert "43: Not a directory" in str(found[43])

@@ -140,7 +140,7 @@ def test_a_dead_file_server_does_not_stop_the_pass(
         os.read(os.pipe()[0], 1)
         return b""
 
-    monkeypatch.setattr(handover, "write_report_file", hang)
+    monkeypatch.setattr(collect, "write_report_file", hang)
     monkeypatch.setattr(handover, "CHILD_S", -5)
     write_box(end_job(run_dir), "0_77", BOX)
     assert collector.run_pass(0) == 1, "does not wait, and kills the child for its deadline is over"

@@ -55,7 +55,7 @@ def test_a_single_collection_that_has_no_more_time_says_what_it_leaves(
 def test_a_single_collection_stops_when_storage_hangs(
     run_dir: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handover, "write_report_file", lambda *_: os.read(os.pipe()[0], 1))
+    monkeypatch.setattr(collect, "write_report_file", lambda *_: os.read(os.pipe()[0], 1))
     monkeypatch.setattr(agent, "CHILD_S", 0.2)
     monkeypatch.setattr(handover, "CHILD_S", 2)
     end_many(run_dir, 3)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects in a real store, and what is refused before it is asked."""
+
+import os
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.system.object_store import ObjectStore, read_keys
+from tests.support.object_store import ObjectSite
+
+
+def test_an_object_is_written_listed_read_and_removed(object_site: ObjectSite) -> None:
+    object_site.use(_writes_lists_reads_and_removes)
+    assert object_site.names("summaries") == ["summaries/412/amy/n1"]
+
+
+def _writes_lists_reads_and_removes(objects: ObjectStore) -> None:
+    data = b"figures" * 500_000
+    objects.put("summaries/41/amy/n1", data)
+    objects.put("summaries/412/amy/n1", b"of another job")
+    (listed,) = objects.list("summaries/41")
+    assert (listed.key, listed.size_bytes) == ("summaries/41/amy/n1", len(data))
+    assert [one.key for one in objects.list("summaries", after=listed.key)] == [
+        "summaries/412/amy/n1"
+    ]
+    file = BytesIO()
+    objects.fetch(listed.key, file)
+    assert file.getvalue() == data
+    objects.put(listed.key, b"figures of a second try")
+    assert next(objects.list("summaries/41")).version != listed.version
+    objects.remove([listed.key, "summaries/41/amy/never"])
+    assert list(objects.list("summaries/41")) == []
+
+
+def test_what_the_store_says_is_one_line(object_site: ObjectSite, tmp_path: Path) -> None:
+    def say(objects: ObjectStore) -> None:
+        nothing = ObjectStore(object_site.url.replace("bucket", "nothing"), object_site.keys)
+        with pytest.raises(OSError, match=r"NoSuchBucket: .* does not exist"):
+            list(nothing.list("a"))
+        with pytest.raises(FileNotFoundError):
+            objects.fetch("summaries/1", BytesIO())
+        os.environ.update(object_site.server.login("reader"))
+        reader = ObjectStore(object_site.url, tmp_path / "none")
+        assert list(reader.list("summaries")) == []
+        with pytest.raises(PermissionError) as refused:
+            reader.put("summaries/1/amy/n1", b"mine")
+        assert refused.value.filename == f"s3://{object_site.bucket}/site/summaries/1/amy/n1"
+        assert "\n" not in str(refused.value)
+        gone = ObjectStore("s3://bucket/site?endpoint=http://127.0.0.1:9", object_site.keys)
+        with pytest.raises(OSError, match="error sending request"):
+            gone.put("a", b"a")
+
+    object_site.use(say)
+
+
+def test_a_child_of_a_process_that_asked_does_not_hang(object_site: ObjectSite) -> None:
+    def ask_and_fork(objects: ObjectStore) -> None:
+        list(objects.list("summaries"))
+        with pytest.raises(InspectorError, match="the child process failed"):
+            object_site.use(lambda inherited: list(inherited.list("summaries")))
+
+    object_site.use(ask_and_fork)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://host/bucket", "s3://", "s3://key:secret@bucket", "s3://bucket?secret=word"]
+)
+def test_an_url_that_is_none_or_has_a_secret_is_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(InspectorError, match="object_url") as refused:
+        ObjectStore(url, tmp_path / "none")
+    assert "word" not in str(refused.value)
+
+
+def test_keys_that_everybody_may_read_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    assert read_keys(path) == {}
+    path.write_text('# of the site\nAWS_ACCESS_KEY_ID=key\nAWS_SECRET_ACCESS_KEY="a=b"\n\n')
+    path.chmod(0o640)
+    assert read_keys(path) == {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "a=b"}
+    path.chmod(0o644)
+    with pytest.raises(InspectorError, match="everybody may read these keys"):
+        read_keys(path)
+    path.chmod(0o600)
+    path.write_text("the secret word\n")
+    with pytest.raises(InspectorError, match=":1: not a line NAME=VALUE") as refused:
+        read_keys(path)
+    assert "secret" not in str(refused.value)
