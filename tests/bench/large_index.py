@@ -152,7 +152,7 @@ def _places(engine: str, folder: Path) -> Iterator[tuple[IndexPlace, Postgres | 
         yield IndexPlace(folder), None
         return
     with server(fsync=True) as postgres:
-        yield IndexPlace(folder, postgres.url(postgres.new_database())), postgres
+        yield IndexPlace(folder, postgres.url(postgres.new_database()), "c1"), postgres
 
 
 def main(jobs: int, engine: str) -> None:
