@@ -1,6 +1,7 @@
 """Unit tests of rules as promtool runs them: series of samples, and what the rules make of them."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,10 +53,21 @@ def counter(*pieces: tuple[int, float]) -> str:
     return " ".join(words)
 
 
+def _rules(site: Site) -> dict[str, str]:
+    return {f"{name}.yml": render(name, site) for name in ("rules", "alerts")}
+
+
 def failures(
     folder: Path, site: Site, series: Iterable[Series], expected: Iterable[Expected]
 ) -> list[str]:
     """Return what promtool says of each expression that is not as expected."""
+    return failures_of(folder, _rules(site), series, expected)
+
+
+def failures_of(
+    folder: Path, rules: Mapping[str, str], series: Iterable[Series], expected: Iterable[Expected]
+) -> list[str]:
+    """As failures(), with the texts of the rule files by name; their groups go in that order."""
     wanted = [
         {
             "expr": one.expr,
@@ -64,7 +76,7 @@ def failures(
         }
         for one in expected
     ]
-    done = _run(folder, site, series, {"promql_expr_test": wanted})
+    done = _run(folder, rules, series, {"promql_expr_test": wanted})
     said = (done.stdout + done.stderr).split("    expr: ")
     return [] if done.returncode == 0 else said[1:] or said
 
@@ -74,15 +86,18 @@ def texts_of_alert(
 ) -> str:
     """Return labels and annotations of an alert that fires at a minute, as promtool shows them."""
     wanted = {"alertname": alert, "eval_time": f"{minute}m", "exp_alerts": []}
-    done = _run(folder, site, series, {"alert_rule_test": [wanted]})
+    done = _run(folder, _rules(site), series, {"alert_rule_test": [wanted]})
     return done.stdout + done.stderr
 
 
 def _run(
-    folder: Path, site: Site, series: Iterable[Series], wanted: Mapping[str, Sequence[Test]]
+    folder: Path,
+    rules: Mapping[str, str],
+    series: Iterable[Series],
+    wanted: Mapping[str, Sequence[Test]],
 ) -> subprocess.CompletedProcess[str]:
-    for name in ("rules", "alerts"):
-        (folder / f"{name}.yml").write_text(render(name, site))
+    for name, text in rules.items():
+        (folder / name).write_text(text)
     test = {
         "interval": "1m",
         "input_series": [
@@ -91,8 +106,14 @@ def _run(
         **wanted,
     }
     path = folder / "test.yml"
-    files = ["rules.yml", "alerts.yml"]
-    words = {"rule_files": files, "evaluation_interval": "1m", "tests": [test]}
+    words = {
+        "rule_files": list(rules),
+        "evaluation_interval": "1m",
+        "group_eval_order": [
+            name for text in rules.values() for name in re.findall(r"^  - name: (\S+)$", text, re.M)
+        ],
+        "tests": [test],
+    }
     path.write_text(json.dumps(words))
     return subprocess.run(
         ["promtool", "test", "rules", path], capture_output=True, text=True, check=False

@@ -76,7 +76,7 @@ def _rows(shape: Shape, cost: Cost) -> Iterator[tuple[str, str]]:
     )
     more = (
         f"; let {cost.hosts} Prometheus servers share the nodes (setup monitoring --set "
-        f"shards={cost.hosts}) and send all series to one storage: page large-sites"
+        f"shards={cost.hosts}): page large-sites"
     )
     yield (
         "hosts",

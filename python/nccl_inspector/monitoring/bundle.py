@@ -16,9 +16,12 @@ from nccl_inspector.monitoring.cluster import cluster_dashboard
 from nccl_inspector.monitoring.job import job_dashboard
 from nccl_inspector.monitoring.node import node_dashboard
 from nccl_inspector.monitoring.panels import dashboard_json
-from nccl_inspector.monitoring.site import Site
+from nccl_inspector.monitoring.rule_parts import FEDERATED, rule_labels, rule_parts, shard_rules
+from nccl_inspector.monitoring.site import GLOBAL, SHARD, Site
 
 TEMPLATES = ("scrape", "rules", "alerts")
+# Files that are another one for a role.
+_OF_ROLE = {("scrape", GLOBAL): "federate", ("rules", SHARD): "shard_rules"}
 
 
 @cache
@@ -40,7 +43,15 @@ def _environment() -> Environment:
 
 def render(name: str, site: Site) -> str:
     """Return the text of one of TEMPLATES for a site."""
-    return _environment().get_template(f"{name}.yml.j2").render(site)
+    template = _OF_ROLE.get((name, site["role"]), name)
+    return (
+        _environment()
+        .get_template(f"{template}.yml.j2")
+        .render(
+            site, by=rule_labels(site), parts=rule_parts(site), shard_rules=shard_rules(site),
+            federated=FEDERATED,
+        )
+    )  # fmt: skip
 
 
 def render_targets(nodes: list[str], port: str) -> str:

@@ -14,6 +14,7 @@ from nccl_inspector.system.tsv import read_tsv
 # what ends a string, a line or an expression of a template there.
 _KINDS = {
     "source": re.compile(r"textfile|http"),
+    "role": re.compile(r"all|shard|global"),
     "word": re.compile(r"[A-Za-z0-9_./:#~-]{1,200}"),
     "label": re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}"),
     "port": re.compile(r"[1-9][0-9]{0,4}"),
@@ -23,8 +24,10 @@ _KINDS = {
     "number": re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?"),
 }
 _HTTP_PORT = "9435"
-# Labels that Prometheus itself adds to every series.
-_PROMETHEUS_LABELS = {"job", "instance"}
+_PROMETHEUS_PORT = "9090"
+SHARD, GLOBAL = "shard", "global"  # values of the setting role; the third is all
+# Labels that Prometheus itself adds to every series, or our rules and scrapes to some.
+_PROMETHEUS_LABELS = {"job", "instance", "shard", "point", "scope", "by"}
 
 Site = Mapping[str, str]  # by name, with all names of the table
 
@@ -60,8 +63,8 @@ def make_site(words: Iterable[str]) -> Site:
     """Return the site that words like `name=value` describe; other settings have their defaults.
 
     Raises:
-        InspectorError: a name is unknown or given twice, a value is invalid, or two labels have the
-            same name.
+        InspectorError: a name is unknown or given twice, a value is invalid, two labels have the
+            same name, or a shard does not say which one it is.
     """
     known = load_settings()
     values: dict[str, str] = {}
@@ -74,12 +77,16 @@ def make_site(words: Iterable[str]) -> Site:
         if not _KINDS[known[name].kind].fullmatch(value):
             raise InspectorError(f"--set {word!r}: not a {known[name].kind}")
         values[name] = value
-    if values.get("source") == "http":
+    if values.get("role") == GLOBAL:
+        values.setdefault("port", _PROMETHEUS_PORT)
+    elif values.get("source") == "http":
         values.setdefault("port", _HTTP_PORT)
     site = {one.name: one.default for one in known.values()} | values
     _check_labels(site)
     if int(site["shard"]) >= int(site["shards"]):
         raise InspectorError(f"--set shard={site['shard']}: must be below shards={site['shards']}")
+    if site["role"] == SHARD and site["shards"] == "1":
+        raise InspectorError("--set role=shard: set shards and shard, too")
     return site
 
 

@@ -21,6 +21,7 @@ OTHER = [
     "label_node=host", "rate_window=20s", "baseline_window=3m", "baseline_offset=30s",
     "degraded_for=15s", "runbook=https://docs.example.org/nccl/runbook", "shards=3", "shard=2",
 ]  # fmt: skip
+ROLES = {"all": [], "shard": ["shards=3", "shard=2", "role=shard"], "global": ["role=global"]}
 # Not ours: Prometheus' and node_exporter's.
 FOREIGN = {"node_textfile_scrape_error", "up"}
 
@@ -49,7 +50,11 @@ def test_the_checked_in_bundle_is_that_of_the_defaults() -> None:
     assert found == files, "nccl-inspector setup monitoring --out packaging/monitoring"
 
 
-@pytest.mark.parametrize("words", [[], OTHER], ids=["defaults", "all other"])
+@pytest.mark.parametrize(
+    "words",
+    [[], OTHER, ROLES["shard"], ROLES["global"], [*OTHER, "role=shard"], [*OTHER, "role=global"]],
+    ids=["defaults", "all other", "shard", "global", "all other, shard", "all other, global"],
+)
 def test_promtool_has_nothing_to_say(tmp_path: Path, words: list[str]) -> None:
     folder = write(tmp_path, *words)
     rules = [folder / f"nccl-inspector-{name}.yml" for name in ("rules", "alerts")]
@@ -80,8 +85,8 @@ def test_a_sites_names_are_everywhere(tmp_path: Path) -> None:
     ["", "rate_window", "colour=red", "rate_window=5", "rate_window=5m]", "label_job=job id",
      "job_name=a'b", "cluster=a\nb", 'runbook=a"b', "cluster=<<1>>", "degraded_ratio=-1",
      "source=both", "port=0", "label_job=job", "label_node=instance", "label_job=__name__",
-     "label_node=rank", "label_job=node", "label_cluster=slurm_job_id", "shards=0", "shard=01",
-     "shard=1"],
+     "label_node=rank", "label_node=shard", "label_job=node", "label_cluster=slurm_job_id",
+     "shards=0", "shard=01", "shard=1", "role=shard", "role=some"],
 )  # fmt: skip
 def test_a_bad_word_is_refused(word: str) -> None:
     with pytest.raises(InspectorError, match="--set"):
@@ -108,6 +113,48 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["setup", "monitoring", "--out", str(tmp_path)])
     assert isinstance(done.exception, InspectorError)
     assert str(tmp_path / "prometheus") in str(done.exception)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_sites_names_are_in_the_rules_of_each_role(role: str) -> None:
+    names = ["label_cluster=site", "label_job=jobid", "label_node=host"]
+    for name in ("rules", "alerts"):
+        text = render(name, make_site([*ROLES[role], *names]))
+        assert re.findall(r"\b(?:cluster|slurm_job_id|node)\b(?=[,)=])", text) == []
+        assert "by (site, jobid" in text
+
+
+def test_a_global_server_scrapes_the_shards_and_takes_only_what_they_recorded_for_it(
+    tmp_path: Path,
+) -> None:
+    folder = write(tmp_path, "role=global")
+    scrape = (folder / "nccl-inspector-scrape.yml").read_text()
+    assert "metrics_path: /federate" in scrape
+    (asked,) = re.findall(r'__name__=~"(.+)"', scrape)
+    recorded = re.findall(r"record: (\S+)", render("rules", make_site(ROLES["shard"])))
+    taken = {name for name in recorded if re.fullmatch(asked, name)}
+    assert taken == {name for name in recorded if name.startswith("shard:")}
+    assert set(recorded) - taken == {"rank:nccl_collective_late:chosen"}
+    targets = (folder / "nccl-inspector-targets.yml").read_text()
+    assert re.findall(r'"(n\d:\d+)"', targets) == ["n1:9090", "n2:9090"]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_rule_files_have_only_what_mimir_and_thanos_know(role: str) -> None:
+    """Their rulers refuse unknown fields, and Mimir more than 20 rules in a group."""
+    known = {
+        "": {"groups"},
+        "  - ": {"name"},
+        "    ": {"interval", "rules"},
+        "      - ": {"record", "alert"},
+        "        ": {"expr", "for", "labels", "annotations"},
+    }
+    for name in ("rules", "alerts"):
+        text = render(name, make_site(ROLES[role]))
+        for place, field in re.findall(r"^( {0,8}(?:- )?)(\w+):", text, re.M):
+            assert field in known[place]
+        for group in text.split("\n  - name: ")[1:]:
+            assert 0 < len(re.findall(r"^      - (?:record|alert):", group, re.M)) <= 20
 
 
 def test_rules_use_metrics_that_are_there() -> None:

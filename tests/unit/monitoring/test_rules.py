@@ -1,4 +1,7 @@
-"""Each alert fires on what it is for, and not on what looks like it."""
+"""Each alert fires on what it is for, and not on what looks like it.
+
+This holds for one server that has all series, and for shards and a server that federates them.
+"""
 
 import re
 from collections.abc import Callable
@@ -9,7 +12,8 @@ import pytest
 
 from nccl_inspector.monitoring.site import make_site
 from tests.support import rule_series
-from tests.support.promtool import Expected, Labels, Series, failures, steady
+from tests.support.federated_rules import federated_rules, spread
+from tests.support.promtool import Expected, Labels, Series, failures, failures_of, steady
 from tests.support.rule_series import AFTER_MIN, END_MIN, HEALTHY_MIN, Job
 
 # When a lasting change is an alert for certain.
@@ -177,7 +181,8 @@ CASES = [*FIRES, *QUIET]
 
 
 def firing(case: str, only: str = "") -> str:
-    return f'ALERTS{{cluster="c{CASES.index(case)}", {only}alertstate="firing"}}'
+    # A shard's part of a cluster has a name of its own.
+    return f'ALERTS{{cluster=~"c{CASES.index(case)}(~.)?", {only}alertstate="firing"}}'
 
 
 def expected(case: str) -> list[Expected]:
@@ -191,8 +196,8 @@ def expected(case: str) -> list[Expected]:
     return [Expected(HEALTHY_MIN, expr, []), Expected(SURE_MIN + 5, expr, wanted)]
 
 
-@pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+@pytest.fixture(scope="module", params=["one server", "shards"])
+def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What promtool complains of; every case has a cluster of its own, and one run serves all."""
     series = [
         one
@@ -200,11 +205,14 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         for one in (QUIET.get(case) or FIRES[case][0])({"cluster": f"c{number}"})
     ]
     wanted = [one for case in CASES for one in expected(case)]
-    return failures(tmp_path_factory.mktemp("promtool"), make_site([]), series, wanted)
+    folder = tmp_path_factory.mktemp("promtool")
+    if request.param == "shards":
+        return failures_of(folder, federated_rules(), spread(series), wanted)
+    return failures(folder, make_site([]), series, wanted)
 
 
 def of_case(said: list[str], case: str) -> list[str]:
-    mark = re.compile(rf'cluster=\\*"c{CASES.index(case)}\\*"')
+    mark = re.compile(rf'cluster=~\\*"c{CASES.index(case)}\(')
     return [one for one in said if mark.search(one)]
 
 

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rules about jobs are made of: series of the nodes, or what shards have recorded of them.
+
+A shard scrapes some of the nodes and records few series for each job (`shard:...`). They can be put
+together again: sums, counts, highest and lowest values. A global server takes these series and has
+no other. On one server that scrapes all nodes nothing is recorded in between. So the template of
+the rules is the same for both, and only the parts here differ.
+
+Communicators within one node (`n_nodes="1"`) are whole on one shard, which judges them itself:
+there are as many as nodes.
+"""
+
+from dataclasses import dataclass
+
+from nccl_inspector.monitoring.expressions import SYNCHRONOUS
+from nccl_inspector.monitoring.site import GLOBAL, Site
+
+# What a global server asks its shards for. Rules of a shard with other names stay there.
+FEDERATED = "shard:nccl_.+"
+_ONE_NODE, _SEVERAL_NODES = 'n_nodes="1"', 'n_nodes!="1"'
+# How many late ranks of communicators within one node a shard reports for each job.
+_LATE_RANKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RuleLabels:
+    """Lists of labels, as they stand after `by` and `on`."""
+
+    job: str
+    bucket: str  # what is compared with its own past; see the template of the rules
+    rank: str
+    kind: str  # operations with comparable times
+
+
+@dataclass(frozen=True, slots=True)
+class RuleParts:
+    """PromQL that the templates of rules and alerts fill in."""
+
+    bandwidths: (
+        str  # the highest of each communicator, or for `n_nodes="1"` also the median of some
+    )
+    busy: str
+    synchronous_busy: str
+    operations: str
+    throughput: str
+    late: str
+    transfer: str  # busy time without waiting
+    inflight: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRule:
+    """One recording rule of a shard."""
+
+    record: str
+    expr: str
+    point: str = ""  # value of the label `point`
+
+
+def rule_labels(site: Site) -> RuleLabels:
+    """Return the lists of labels with the site's names."""
+    job = f"{site['label_cluster']}, {site['label_job']}"
+    return RuleLabels(
+        job=job,
+        bucket=f"{job}, comm_name, n_nodes, nranks, collective, message_size",
+        rank=f"{job}, {site['label_node']}, gpu, rank, comm, comm_name",
+        kind=f"{job}, comm, collective, message_size, algo_proto",
+    )
+
+
+def _rate(metric: str, labels: str, site: Site) -> str:
+    selector = f"{{{labels}}}" if labels else ""
+    return f"rate({metric}{selector}[{site['rate_window']}])"
+
+
+def _average(gauge: str, labels: str, site: Site) -> str:
+    selector = f"{{{labels}}}" if labels else ""
+    return f"avg_over_time({gauge}{selector}[{site['rate_window']}])"
+
+
+def _done(labels: str, site: Site) -> str:
+    return _rate("nccl_collective_operations_total", labels, site)
+
+
+def _seconds(labels: str, site: Site) -> str:
+    """Return the mean time of an operation. A rank that did none in the window has no mean."""
+    busy = _rate("nccl_collective_busy_seconds_total", labels, site)
+    return f"({busy} / ({_done(labels, site)} > 0))"
+
+
+def _late(points: str, seconds: str, done: str, by: RuleLabels) -> str:
+    """Return for what part of the time others wait for a rank, by rank and kind of operation.
+
+    `points` gives times of all ranks, `seconds` and `done` those of the ranks that are judged.
+    """
+    usual = f"quantile by ({by.kind}) (0.5, {points})"
+    return f"({usual}\n- on ({by.kind}) group_right () {seconds})\n* {done}"
+
+
+def _late_ranks(points: str, seconds: str, done: str, by: RuleLabels) -> str:
+    late = _late(points, seconds, done, by)
+    return f"sum by ({by.rank}) ({late}\nand on ({by.kind}) count by ({by.kind}) ({points}) >= 3)"
+
+
+def _transfer(points: str, done: str, by: RuleLabels) -> str:
+    """Return the time that ranks would be busy if none waited: that of the last one for each."""
+    return f"min by ({by.kind}) ({points})\n* sum by ({by.kind}) ({done})"
+
+
+def _of_nodes(site: Site, by: RuleLabels) -> RuleParts:
+    labels = SYNCHRONOUS
+    seconds, done = _seconds(labels, site), _done(labels, site)
+    throughput = _average("nccl_inspector_job_throughput", "", site)
+    return RuleParts(
+        bandwidths=f"max by ({by.bucket}, comm) ({_average('nccl_bus_bandwidth_gbs', '', site)})",
+        busy=_rate("nccl_collective_busy_seconds_total", "", site),
+        synchronous_busy=_rate("nccl_collective_busy_seconds_total", labels, site),
+        operations=_rate("nccl_communicator_operations_completed_total", "", site),
+        throughput=f"avg by ({by.job}, unit) ({throughput})",
+        late=_late_ranks(seconds, seconds, done, by),
+        transfer=_transfer(seconds, done, by),
+        inflight="nccl_collective_inflight_seconds",
+    )
+
+
+def _of_shards(by: RuleLabels) -> RuleParts:
+    unit = f"{by.job}, unit"
+    points, busy = "shard:nccl_collective_seconds:points", "shard:nccl_collective_busy_seconds:rate"
+    last = "shard:nccl_collective_seconds:last_rank", "shard:nccl_collective_operations:last_rank"
+    return RuleParts(
+        bandwidths=(
+            f"max by ({by.bucket}, comm) (shard:nccl_bus_bandwidth_gbs:max)\n"
+            "or shard:nccl_bus_bandwidth_gbs:median"
+        ),
+        busy=busy,
+        synchronous_busy=f"{busy}{{{SYNCHRONOUS}}}",
+        operations="shard:nccl_operations:rate",
+        throughput=(
+            f"sum by ({unit}) (shard:nccl_throughput:sum)\n"
+            f"/ sum by ({unit}) (shard:nccl_throughput:count)"
+        ),
+        late=(
+            f"{_late_ranks(points, *last, by)}\n"
+            f"or sum by ({by.rank}) (shard:nccl_collective_late:ratio)"
+        ),
+        transfer=(
+            f"{_transfer(points, 'shard:nccl_collective_operations:rate', by)}\n"
+            "or shard:nccl_collective_busy_seconds:transfer"
+        ),
+        inflight="shard:nccl_collective_inflight_seconds:hung",
+    )
+
+
+def rule_parts(site: Site) -> RuleParts:
+    """Return the parts for a server that has all series of the nodes, or for a global one."""
+    by = rule_labels(site)
+    return _of_shards(by) if site["role"] == GLOBAL else _of_nodes(site, by)
+
+
+def _last_ranks(site: Site, by: RuleLabels) -> list[ShardRule]:
+    """Return the rules about one rank of each communicator of several nodes, which may be late.
+
+    It is the rank that the others on this shard wait for most. If they wait for none, it is always
+    the same rank: a new one each time would make new series. On a shard with one node of the
+    communicator, that rank stands for a node that is late as a whole.
+    """
+    labels = f"{SYNCHRONOUS}, {_SEVERAL_NODES}"
+    seconds, done = _seconds(labels, site), _done(labels, site)
+    late = f"sum by ({by.rank}) ({_late(seconds, seconds, done, by)})"
+    comm, both = f"{by.job}, comm, comm_name", f"{by.rank}, collective, message_size, algo_proto"
+    chosen = "rank:nccl_collective_late:chosen"
+
+    def of_chosen(expr: str) -> str:
+        return f"max by ({both}) ({expr}\nand on ({by.rank}) {chosen})"
+
+    return [
+        ShardRule(chosen, f"topk by ({comm}) (1, clamp_min({late}, {site['late_ratio']} / 4))"),
+        ShardRule("shard:nccl_collective_seconds:last_rank", of_chosen(seconds)),
+        ShardRule("shard:nccl_collective_operations:last_rank", of_chosen(f"{done} > 0")),
+    ]
+
+
+def _points(site: Site, by: RuleLabels) -> list[ShardRule]:
+    """Return the rules of the times that stand for all ranks here; up to three ranks: their own."""
+    seconds = _seconds(f"{SYNCHRONOUS}, {_SEVERAL_NODES}", site)
+    ranks, record = f"count by ({by.kind}) ({seconds})", "shard:nccl_collective_seconds:points"
+    return [
+        ShardRule(record, f"min by ({by.kind}) ({seconds})", "min"),
+        ShardRule(record, f"max by ({by.kind}) ({seconds})\nand {ranks} >= 2", "max"),
+        ShardRule(
+            record, f"quantile by ({by.kind}) (0.5, {seconds})\nand {ranks} >= 3", "median"
+        ),
+    ]  # fmt: skip
+
+
+def shard_rules(site: Site) -> list[ShardRule]:
+    """Return the recording rules of a shard, in the order in which they use each other."""
+    by, nodes = rule_labels(site), _of_nodes(site, rule_labels(site))
+    several, one = f"{SYNCHRONOUS}, {_SEVERAL_NODES}", f"{SYNCHRONOUS}, {_ONE_NODE}"
+    seconds, done = _seconds(one, site), _done(one, site)
+    gbs = {
+        labels: f"max by ({by.bucket}, comm) ({_average('nccl_bus_bandwidth_gbs', labels, site)})"
+        for labels in (_ONE_NODE, _SEVERAL_NODES)
+    }
+    throughput = _average("nccl_inspector_job_throughput", "", site)
+    late = f"{_late_ranks(seconds, seconds, done, by)}\n> {site['late_ratio']}"
+    hung = f"max by ({by.job}, comm, comm_name) ({nodes.inflight}) > {site['hung_seconds']}"
+    return [
+        ShardRule("shard:nccl_bus_bandwidth_gbs:max", gbs[_SEVERAL_NODES]),
+        ShardRule(
+            "shard:nccl_bus_bandwidth_gbs:median",
+            f"quantile by ({by.bucket}) (0.5,\n{gbs[_ONE_NODE]})",
+        ),
+        ShardRule(
+            "shard:nccl_collective_busy_seconds:rate", f"sum by ({by.bucket}) ({nodes.busy})"
+        ),
+        ShardRule("shard:nccl_operations:rate", f"sum by ({by.job}) ({nodes.operations})"),
+        ShardRule("shard:nccl_throughput:sum", f"sum by ({by.job}, unit) ({throughput})"),
+        ShardRule("shard:nccl_throughput:count", f"count by ({by.job}, unit) ({throughput})"),
+        ShardRule("shard:nccl_collective_inflight_seconds:hung", hung),
+        *_points(site, by),
+        ShardRule(
+            "shard:nccl_collective_operations:rate", f"sum by ({by.kind}) ({_done(several, site)})"
+        ),
+        *_last_ranks(site, by),
+        ShardRule(
+            "shard:nccl_collective_late:ratio", f"topk by ({by.job}) ({_LATE_RANKS},\n{late})"
+        ),
+        ShardRule(
+            "shard:nccl_collective_busy_seconds:transfer",
+            f"sum by ({by.job}) ({_transfer(seconds, done, by)})",
+        ),
+    ]
