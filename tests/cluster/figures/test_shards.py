@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several Prometheis share the nodes and send all series to one VictoriaMetrics.
+"""Several Prometheis share the nodes. What they have of a job comes together in two ways.
 
-A job runs on the cluster. One Prometheus that scrapes all nodes and evaluates the rules is what the
-others are compared with. Every file is as `setup monitoring` makes it.
+They send all series to one VictoriaMetrics; and a global Prometheus federates the few series that
+they have recorded for it. A job runs on the cluster. One Prometheus that scrapes all nodes and
+evaluates the rules is what both are compared with. Every file is as `setup monitoring` makes it.
 """
 
 import json
@@ -43,6 +44,7 @@ class Answers:
     alone: str
     shards: list[str]
     together: str
+    above: str  # the global one
     job_id: int
     at: float
 
@@ -50,12 +52,10 @@ class Answers:
         return query(url, expr, self.at)
 
 
-def files_of(cluster: Cluster, shards: int, shard: int, more: str) -> dict[str, str]:
+def files_of(targets: list[str], words: list[str], more: str) -> dict[str, str]:
     """The files of one Prometheus; `more` goes to the end of its configuration."""
-    layout = cluster.layout
-    bundle = make_bundle(make_site([*SETTINGS, f"shards={shards}", f"shard={shard}"]), list(NODES))
+    bundle = make_bundle(make_site([*SETTINGS, *words]), list(NODES))
     files = {path.rpartition("/")[2]: text for path, text in bundle.items()}
-    targets = [f"{layout.address(node)}:{layout.exporter_port(node)}" for node in NODES]
     files["nccl-inspector-targets.yml"] = json.dumps([{"targets": targets}])
     files["prometheus.yml"] = (
         "global: {scrape_timeout: 1s, evaluation_interval: 1s}\n"
@@ -68,16 +68,20 @@ def files_of(cluster: Cluster, shards: int, shard: int, more: str) -> dict[str, 
 def answers(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     cluster, place = shared_cluster, tmp_path_factory.mktemp("rules")
     cluster.set_conf(interval="2s")
+    layout = cluster.layout
+    nodes = [f"{layout.address(node)}:{layout.exporter_port(node)}" for node in NODES]
     with ExitStack() as stack:
         victoria = stack.enter_context(victoria_metrics())
         rules = "rule_files: [nccl-inspector-rules.yml, nccl-inspector-alerts.yml]\n"
-        files = files_of(cluster, 1, 0, rules)
+        files = files_of(nodes, [], rules)
         alone = stack.enter_context(prometheus_of(files))
-        remote = f"remote_write: [{{url: '{victoria.url}/api/v1/write'}}]\n"
-        shards = [
-            stack.enter_context(prometheus_of(files_of(cluster, SHARDS, shard, remote)))
-            for shard in range(SHARDS)
-        ]
+        remote = f"{rules}remote_write: [{{url: '{victoria.url}/api/v1/write'}}]\n"
+        shards = []
+        for shard in range(SHARDS):
+            words = ["role=shard", f"shards={SHARDS}", f"shard={shard}"]
+            shards.append(stack.enter_context(prometheus_of(files_of(nodes, words, remote))))
+        servers = [url.removeprefix("http://") for url in shards]
+        above = stack.enter_context(prometheus_of(files_of(servers, ["role=global"], rules)))
         paths = [place / f"{name}.yml" for name in ("rules", "alerts")]
         for path in paths:
             path.write_text(files[f"nccl-inspector-{path.name}"])
@@ -94,7 +98,7 @@ def answers(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -
         wait_until(lambda: len(ranks(query(alone, counter))) == RANKS, 30, "all ranks are there")
         time.sleep(WATCHED_S)
         at = time.time() - ARRIVED_S
-        yield Answers(alone, shards, victoria.url, job_id, at)
+        yield Answers(alone, shards, victoria.url, above, job_id, at)
         jobs.finish(cluster, job_id)
     cluster.reset()
 
@@ -150,12 +154,61 @@ def test_dashboards_and_rules_have_the_same_series(answers: Answers) -> None:
     assert with_series >= 30
 
 
-def test_the_alert_about_the_slow_rank_fires_in_both(answers: Answers) -> None:
+def test_the_alert_about_the_slow_rank_fires_in_all(answers: Answers) -> None:
     expr = 'ALERTS{alertstate="firing"}'
-    alone, together = answers.ask(answers.alone, expr), answers.ask(answers.together, expr)
+    alone = answers.ask(answers.alone, expr)
     late = [one.labels for one in alone if one.labels["alertname"] == "NcclStraggler"]
     assert [(one["slurm_job_id"], one["node"]) for one in late] == [(str(answers.job_id), "n3")]
     keys = "alertname", "slurm_job_id", "node", "gpu"
-    assert {tuple(map(one.labels.get, keys)) for one in together} == {
-        tuple(map(one.labels.get, keys)) for one in alone
-    }
+    for url in (answers.together, answers.above):
+        assert {tuple(map(one.labels.get, keys)) for one in answers.ask(url, expr)} == {
+            tuple(map(one.labels.get, keys)) for one in alone
+        }
+
+
+def test_a_global_prometheus_has_the_same_figures_of_the_job(answers: Answers) -> None:
+    """The job is steady. So it does not matter that these are of some seconds before."""
+    names = sorted({name for name, _ in rules_of(answers.alone) if name.startswith("job:")})
+    assert len(names) >= 9
+    differ = {}
+    for name in names:
+        expr = f'avg_over_time({name}{{slurm_job_id="{answers.job_id}"}}[15s])'
+        alone, above = (
+            {json.dumps(one.labels, sort_keys=True): one.value for one in answers.ask(url, expr)}
+            for url in (answers.alone, answers.above)
+        )
+        near = {key: pytest.approx(value, rel=0.1, abs=0.02) for key, value in alone.items()}
+        if above != near:
+            differ[name] = (alone, above)
+    assert differ == {}
+
+
+def test_a_global_prometheus_has_few_series_of_the_job(answers: Answers) -> None:
+    """No more than the page large-sites says."""
+    own = f'slurm_job_id="{answers.job_id}"'
+    kind, bucket = "collective, message_size, algo_proto", "comm_name, collective, message_size"
+
+    def different(by: str, labels: str) -> int:
+        metric = f"nccl_collective_operations_total{{{own}, {labels}}}"
+        return len(answers.ask(answers.alone, f"count by ({by}) ({metric})"))
+
+    several, one = 'n_nodes!="1"', 'n_nodes="1"'
+    kinds = different(f"comm, {kind}", several)
+    of_shard = 7 * kinds + different(bucket, several) + 2 * different(bucket, one) + 2
+    shards = len(answers.ask(answers.above, f"shard:nccl_operations:rate{{{own}}}"))
+    count = 'count({__name__=~"%s", %s})'
+    (federated,) = answers.ask(answers.above, count % ("shard:nccl_.+", own))
+    (nodes,) = answers.ask(answers.alone, count % ("nccl_.+", own))
+    assert 1 < shards <= SHARDS
+    assert 7 * kinds < federated.value <= shards * of_shard
+    assert federated.value < nodes.value / 4
+
+
+def test_a_job_that_has_ended_is_soon_gone_from_the_global_prometheus(
+    shared_cluster: Cluster, answers: Answers
+) -> None:
+    own = f'{{__name__=~"(shard|job|rank):.+", slurm_job_id="{answers.job_id}"}}'
+    assert answers.ask(answers.above, own)
+    jobs.finish(shared_cluster, answers.job_id)
+    # With the shards' times of the samples it would take five minutes.
+    wait_until(lambda: not query(answers.above, own), 60, "no series of the job is left")
