@@ -37,7 +37,7 @@ def compare(a: str, b: str, conf: Path | None, everything: bool, as_json: bool) 
     config = read_config(conf)
 
     def find(words: str) -> Card:
-        files = with_files_of(config, parse_attempt(words)[0], stored=True)
+        files = with_files_of(config, *parse_attempt(words), stored=True)
         return find_card(words, files.report_dir, files.store_dir)
 
     first, second = find(a), find(b)

@@ -47,11 +47,13 @@ def _as_allowed(fetch: Callable[[str], None]) -> None:
         raise InspectorError(f"{err.filename}: {err.strerror}") from err
 
 
-def with_files_of(config: Config, job_id: int, *, stored: bool = False) -> Config:
+def with_files_of(
+    config: Config, job_id: int, attempt: int | None = None, *, stored: bool = False
+) -> Config:
     """Return the settings, with directories in which the files of a job can be found.
 
-    `stored`: stored reports, too; store_dir then has no index. It must be called in a command of
-    click's.
+    `stored`: if there is a stored report of the attempt (None: of any), only the stored reports;
+    store_dir then has no index. It must be called in a command of click's.
 
     Raises:
         InspectorError: the object store cannot be used.
@@ -69,7 +71,8 @@ def with_files_of(config: Config, job_id: int, *, stored: bool = False) -> Confi
         path.mkdir()
     if stored:
         _as_allowed(lambda user: fetch_job(objects, REPORTS, store_dir, job_id, user))
-    if not (store_dir / str(job_id)).exists():
+    wanted = "*.json" if attempt is None else f"{attempt}.json"
+    if not any((store_dir / str(job_id)).glob(wanted)):
         _as_allowed(lambda user: fetch_attempts(objects, report_dir, job_id, user))
         if not any(report_dir.iterdir()):
             raise InspectorError(

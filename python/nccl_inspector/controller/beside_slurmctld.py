@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nccl_inspector.controller.queue import Queue
-from nccl_inspector.controller.queue_lock import QueueLock
+from nccl_inspector.controller.queue_lock import BUSY, QueueLock
 from nccl_inspector.controller.sign_of_life import OLD_S, Watch, give_sign, write_name
 from nccl_inspector.controller.slurm_ping import SlurmPing, short_name
 from nccl_inspector.controller.slurmctld_turn import Seen, Slurmctld, Step, Turn, next_step
@@ -59,7 +59,8 @@ class BesideSlurmctld:
         if self.is_held:
             if give_sign(self._lock.path, self._host, self._working.host):
                 self._is_named = True
-        elif turn is Turn.HERE:
+        elif turn is Turn.HERE and self._lock.words == BUSY:
+            # If the lock cannot be taken here at all, another service would stop for nothing.
             give_sign(self._next, self._host, self._asking.host)
         self.words = "" if self.is_held else self._why_not(step)
 

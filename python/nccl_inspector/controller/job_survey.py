@@ -45,17 +45,19 @@ def look_at(
     leaders = list(groups)
     job_ids = [one.job_id for its in groups.values() for one in its]
     try:
-        if objects := object_store(config):
-            fetch_jobs(objects, SUMMARIES, config.report_dir, job_ids)
+        objects = object_store(config)
     except InspectorError as err:
         return dict.fromkeys(leaders, str(err))
-    except OSError as err:
-        return dict.fromkeys(leaders, f"{err.filename}: {err.strerror}")
+    problems = fetch_jobs(objects, SUMMARIES, config.report_dir, job_ids) if objects else {}
     files = written(job_ids, config.report_dir)
     stored = in_parallel(partial(stored_ns, store_dir=config.store_dir), leaders)
     found: dict[int, ToDo | str] = {}
     for leader, done in zip(leaders, stored, strict=True):
         its = groups[leader]
+        problem = next((problems[one.job_id] for one in its if one.job_id in problems), None)
+        if problem:
+            found[leader] = f"{problem.filename}: {problem.strerror}"
+            continue
         seen = {one.job_id: files[one.job_id] for one in its}
         wrong = [one for one in (done, *seen.values()) if isinstance(one, InspectorError)]
         if wrong or isinstance(done, InspectorError):

@@ -29,6 +29,7 @@ from nccl_inspector.system.parallel import in_parallel
 
 SLICE_S = 3600.0  # the span of one question to accounting
 SLICES_MAX = 3  # in each pass
+GO_ON_S = 40.0  # no further span is begun after it: an object store is asked about each job
 ADDED_MAX = 4000  # ends, in each pass
 FIRST_BACK_S = 86400.0  # at the very first start
 BACK_MAX_S = 7 * 86400.0
@@ -117,7 +118,8 @@ def find_lost(config: Config, from_s: float, to_s: float, known: Collection[int]
     """
     slices: list[Slice] = []
     at_s, sacct = from_s, config.scontrol.with_name("sacct")
-    while at_s < to_s and len(slices) < SLICES_MAX:
+    go_on_s = time.monotonic() + GO_ON_S
+    while at_s < to_s and len(slices) < SLICES_MAX and (not slices or time.monotonic() < go_on_s):
         end_s = min(at_s + SLICE_S, to_s)
         rows, why = ask_ended(sacct, at_s, end_s)
         if why:
@@ -127,7 +129,8 @@ def find_lost(config: Config, from_s: float, to_s: float, known: Collection[int]
         except InspectorError as err:
             return FoundEnds(tuple(slices), at_s, str(err))
         except OSError as err:
-            return FoundEnds(tuple(slices), at_s, f"{err.filename}: {err.strerror}")
+            where = err.filename or config.report_dir
+            return FoundEnds(tuple(slices), at_s, f"{where}: {err.strerror}")
         slices.append(Slice(at_s, tuple(ends)))
         at_s = end_s
     return FoundEnds(tuple(slices), at_s)

@@ -34,7 +34,8 @@ class Pruned:
 def _store_time_s(objects: ObjectStore) -> float:
     """Return the time of the store's own clock, Unix seconds. Raises OSError."""
     objects.put(_CLOCK, b"now")
-    return max(one.written_s for one in objects.list(_CLOCK.partition("/")[0]))
+    # A listing that lacks it yet: nothing is old.
+    return max((one.written_s for one in objects.list(_CLOCK.partition("/")[0])), default=0.0)
 
 
 def _place(controller_dir: Path, shelf: str) -> Path:

@@ -21,7 +21,7 @@ BUSY = "another controller service works on this queue"
 
 
 class QueueLock:
-    """The lock of a queue; closing the queue does not release it, `close` does."""
+    """The lock of a queue; `close` releases it, before the queue is closed."""
 
     def __init__(self, queue: Queue) -> None:
         """Lock nothing yet."""

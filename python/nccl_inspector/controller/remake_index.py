@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make the whole index anew: from the stored reports, or from the index in another engine."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 from sqlalchemy import Connection
 
 from nccl_inspector.controller.stored_rows import all_stored, group_id
+from nccl_inspector.errors import RefusedError
+from nccl_inspector.render.json import card_from_json
 from nccl_inspector.settings.config import Config
 from nccl_inspector.store.index import export_users, forget_all, put, put_if_taken, reading, writing
+from nccl_inspector.store.owner import is_owner
 from nccl_inspector.store.place import INDEX, IndexPlace, index_of
 from nccl_inspector.store.read_back import all_rows
 from nccl_inspector.store.sqlite_file import writing_file
-from nccl_inspector.summary.job_objects import REPORTS, fetch_job, jobs_in, object_store
+from nccl_inspector.summary.job_objects import REPORTS, jobs_in, object_store
+from nccl_inspector.system.object_store import ObjectStore, StoredObject
+from nccl_inspector.system.write_as_user import Target, write_report_file
 
 FILE = "file"  # the target that is the file in store_dir
 
@@ -37,6 +44,31 @@ def _anew(place: IndexPlace, gid: int | None) -> Iterator[Connection]:
     beside.rename(place.file)
 
 
+def _fetch_missing(
+    objects: ObjectStore, job_id: int, its: Sequence[StoredObject], config: Config, gid: int | None
+) -> None:
+    """Fetch the reports of a job that are not in store_dir, with their times and readers.
+
+    Raises:
+        OSError: the store does not answer, or a file cannot be written.
+    """
+    folder, reader = config.store_dir / str(job_id), None
+    # The JSON first: it says whose the report is.
+    for one in sorted(its, key=lambda one: not one.key.endswith(".json")):
+        name = one.key.rpartition("/")[2]
+        if (folder / name).exists():
+            continue
+        file = BytesIO()
+        objects.fetch(one.key, file)
+        if name.endswith(".json"):
+            with suppress(RefusedError):
+                job = card_from_json(file.getvalue()).job
+                reader = job.uid if job.uid is not None and is_owner(job.uid, job.user) else None
+        write_report_file(Target(config.store_dir, job_id, name, reader, gid), file.getvalue())
+        for path in (folder / name, folder):
+            os.utime(path, (one.written_s, one.written_s))
+
+
 def rebuild(config: Config) -> tuple[int, int]:
     """Make a new index of all stored reports; return how many it has, and how many were unusable.
 
@@ -47,8 +79,8 @@ def rebuild(config: Config) -> tuple[int, int]:
     """
     place, gid = index_of(config), group_id(config.report_group)
     if objects := object_store(config):
-        for job_id, _ in jobs_in(objects, REPORTS):
-            fetch_job(objects, REPORTS, config.store_dir, job_id)
+        for job_id, its in jobs_in(objects, REPORTS):
+            _fetch_missing(objects, job_id, its, config, gid)
     uids: set[int | None] = set()
     done = refused = 0
     with _anew(place, gid) as index:

@@ -25,7 +25,13 @@ from nccl_inspector.store.index import export_user, put, writing
 from nccl_inspector.store.owner import is_owner
 from nccl_inspector.store.place import index_of
 from nccl_inspector.summary.attempts import Loaded, load_summaries
-from nccl_inspector.summary.job_objects import REPORTS, key_of, object_store, user_word
+from nccl_inspector.summary.job_objects import (
+    REPORTS,
+    fetch_attempts,
+    key_of,
+    object_store,
+    user_word,
+)
 from nccl_inspector.system.write_as_user import Target, write_report_file
 
 # Counted from the end of the job. Each new try for a comment makes the report again.
@@ -133,6 +139,8 @@ def make_report(due: Due, config: Config, makers: Makers) -> Outcome:
     """Make, store and index the report of one attempt of a job, and write its comment."""
     entry = due.entries[0]
     try:
+        if objects := object_store(config):
+            fetch_attempts(objects, config.report_dir, entry.job_id)
         loaded = load_summaries(entry.job_id, config.report_dir, due.attempt)
         card = _told(makers.make(loaded, due.output_s), entry)
         said = store_card(card, loaded, config, makers)

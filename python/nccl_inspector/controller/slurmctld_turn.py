@@ -6,7 +6,7 @@ All here is pure. The lock makes sure that one service works; this is only the p
 - A question that Slurm does not answer changes nothing.
 - slurmctld works on another host only after answers have said so for SURE_S.
 - A service gives way only to one that asks for the work, between two reports.
-- If nobody has given a sign of work for some seconds, any service takes the lock that gets it.
+- If nobody has given a sign of work for some seconds, whichever service gets the lock first works.
 """
 
 from dataclasses import dataclass, replace

@@ -6,25 +6,27 @@ right to read what is theirs. Whoever needs the files of a job fetches them into
 which they lie as they would in report_dir or store_dir, and reads them there.
 """
 
-import json
 import os
 import re
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from nccl_inspector.errors import InspectorError
+from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.settings.config import Config
+from nccl_inspector.summary.codec import HEAD_BYTES_MAX, decode_head
 from nccl_inspector.summary.directory import COMPONENTS_MAX, SummaryFile, peek, summary_files
-from nccl_inspector.system.atomic import replace_file, replacing
+from nccl_inspector.system.atomic import replacing
 from nccl_inspector.system.object_store import ObjectStore, StoredObject
 from nccl_inspector.system.parallel import in_parallel
 
 SUMMARIES, REPORTS = "summaries", "reports"
-FETCHED = ".fetched"  # in a job's directory: the version of each file, as JSON
+FETCHED = ".fetched"  # in a job's directory: lines with file and version, the last one counts
 _PLAIN = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 
 
@@ -76,55 +78,104 @@ def files_of(
 
 
 def _versions(folder: Path) -> dict[str, str]:
+    """Return the version of each file that was fetched into a job's directory."""
     try:
-        found = json.loads((folder / FETCHED).read_bytes())
-    except (OSError, ValueError):
+        lines = (folder / FETCHED).read_text("utf-8", "replace").splitlines()
+    except OSError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return {name: version for name, tab, version in (line.partition("\t") for line in lines) if tab}
 
 
-def fetch_job(objects: ObjectStore, shelf: str, into: Path, job_id: int, user: str = "") -> None:
-    """Fetch a job's files into `into/<job id>/`, except those that lie there already.
-
-    Raises:
-        OSError: the store does not answer or refuses, or a file cannot be written.
-    """
-    there = files_of(objects, shelf, job_id, user)
-    if not there:
-        return
-    folder = into / str(job_id)
-    known = _versions(folder)
-    wanted = {
-        name: one
-        for name, one in there.items()
-        if known.get(name) != one.version or not (folder / name).exists()
-    }
-    if not wanted:
-        return
-    folder.mkdir(mode=0o700, exist_ok=True)
-    dir_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _is_there(path: Path, one: StoredObject) -> bool:
+    """Tell whether a file has the size of its object: a crash may have left less."""
     try:
+        return path.stat().st_size == one.size_bytes
+    except OSError:
+        return False
 
-        def fetch(name: str) -> None:
-            # One that was removed meanwhile was too old.
-            with suppress(FileNotFoundError), replacing(dir_fd, name) as file:
-                objects.fetch(wanted[name].key, file)
 
-        for _ in in_parallel(fetch, list(wanted)):
-            pass
-        versions = known | {name: one.version for name, one in wanted.items()}
-        replace_file(dir_fd, FETCHED, json.dumps(versions).encode(), 0o600)
-    finally:
-        os.close(dir_fd)
+class _Wanted(NamedTuple):
+    """An object to be fetched into a job's directory."""
+
+    folder: Path
+    name: str
+    one: StoredObject
+
+
+def _missing(folder: Path, there: Mapping[str, StoredObject]) -> list[_Wanted]:
+    known = _versions(folder)
+    return [
+        _Wanted(folder, name, one)
+        for name, one in there.items()
+        if known.get(name) != one.version or not _is_there(folder / name, one)
+    ]
+
+
+def _fetch(objects: ObjectStore, wanted: _Wanted) -> OSError | None:
+    """Fetch one object; return what went wrong. What is there is noted, whatever happens later."""
+    folder, name, one = wanted
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        dir_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with replacing(dir_fd, name) as file:
+                objects.fetch(one.key, file)
+            # Its age, but not later than now by our clock, with which it will be compared.
+            at_s = min(one.written_s, time.time())
+            os.utime(name, (at_s, at_s), dir_fd=dir_fd)
+        finally:
+            os.close(dir_fd)
+        with (folder / FETCHED).open("a", encoding="utf-8") as noted:
+            noted.write(f"{name}\t{one.version}\n")
+    except FileNotFoundError:
+        return None  # it was removed meanwhile, because it was too old
+    except OSError as err:
+        return err if err.filename else OSError(err.errno, err.strerror, str(folder / name))
+    return None
+
+
+def _listed(
+    objects: ObjectStore, shelf: str, user: str, job_id: int
+) -> dict[str, StoredObject] | OSError:
+    try:
+        return files_of(objects, shelf, job_id, user)
+    except OSError as err:
+        return err
 
 
 def fetch_jobs(
     objects: ObjectStore, shelf: str, into: Path, job_ids: Iterable[int], user: str = ""
-) -> None:
-    """Fetch the files of several jobs, as `fetch_job` does. Raises OSError."""
+) -> dict[int, OSError]:
+    """Fetch jobs' files into `into/<job id>/`, except those that lie there already.
+
+    Return what went wrong, by job. `user`: as in `files_of`. If it is ended before its end, the
+    next call goes on. The threads are those of one call of `in_parallel` at a time: the unit limits
+    their number.
+    """
     ids = list(dict.fromkeys(job_ids))
-    for _ in in_parallel(partial(fetch_job, objects, shelf, into, user=user), ids):
-        pass
+    problems: dict[int, OSError] = {}
+    wanted: list[tuple[int, _Wanted]] = []
+    listed = in_parallel(partial(_listed, objects, shelf, user), ids)
+    for job_id, there in zip(ids, listed, strict=True):
+        if isinstance(there, OSError):
+            problems[job_id] = there
+        else:
+            wanted += [(job_id, one) for one in _missing(into / str(job_id), there)]
+    fetched = in_parallel(partial(_fetch, objects), [one for _, one in wanted])
+    for (job_id, _), problem in zip(wanted, fetched, strict=True):
+        if problem:
+            problems.setdefault(job_id, problem)
+    return problems
+
+
+def fetch_job(objects: ObjectStore, shelf: str, into: Path, job_id: int, user: str = "") -> None:
+    """Fetch one job's files, as `fetch_jobs` does.
+
+    Raises:
+        OSError: the store does not answer or refuses, or a file cannot be written.
+    """
+    if problem := fetch_jobs(objects, shelf, into, [job_id], user).get(job_id):
+        raise problem
 
 
 def written_objects(
@@ -144,18 +195,32 @@ def written_objects(
     }
 
 
+def _is_component(objects: ObjectStore, leader: int, user: str, job_id: int) -> bool:
+    """Tell whether a job is a component of the heterogeneous job of this leader."""
+    there = files_of(objects, SUMMARIES, job_id, user)
+    for file in summary_files(job_id, there)[-1:]:
+        with suppress(RefusedError):
+            head = decode_head(objects.read_begin(there[file.name], HEAD_BYTES_MAX))
+            return head.het_job_id == str(leader)
+    return False
+
+
 def fetch_attempts(objects: ObjectStore, into: Path, job_id: int, user: str = "") -> None:
-    """Fetch all summaries that may belong to a job: for a heterogeneous one, of all components.
+    """Fetch all summaries of a job: if it is heterogeneous, those of all components.
 
     `user`: as in `files_of`. Raises OSError.
     """
     fetch_job(objects, SUMMARIES, into, job_id, user)
     heads = peek(job_id, into)
     leaders = {int(one.het_job_id) for one in heads if JOB_ID.fullmatch(one.het_job_id)}
-    if not leaders and not (into / str(job_id)).exists():
-        leaders = {job_id}  # a leader that did not itself use NCCL
+    if not heads:
+        leaders = {job_id}  # perhaps a leader that did not itself use NCCL
     for leader in leaders:
-        fetch_jobs(objects, SUMMARIES, into, range(leader, leader + COMPONENTS_MAX), user)
+        others = [one for one in range(leader, leader + COMPONENTS_MAX) if one != job_id]
+        are = in_parallel(partial(_is_component, objects, leader, user), others)
+        components = [one for one, is_one in zip(others, are, strict=True) if is_one]
+        for problem in fetch_jobs(objects, SUMMARIES, into, components, user).values():
+            raise problem
 
 
 def jobs_in(

@@ -2,7 +2,7 @@
 """Objects in a store that speaks S3, or Google's or Azure's protocol, through the library obstore.
 
 Only a site with `object_url` needs the library, so it is imported when a store is opened. An object
-is written whole or not at all, and a later read sees the newest: all three protocols promise that.
+is written whole or not at all. A listing may lack what was written a moment ago.
 """
 
 import errno
@@ -23,7 +23,11 @@ SCHEMES = ("s3", "gs", "az")
 OPTIONS = ("endpoint", "region", "virtual_hosted_style_request")
 KEYS_BYTES_MAX = 1 << 14
 CHUNK_BYTES = 1 << 20
-_CONNECT_S, _REQUEST_S, _RETRIES = 5, 30, 2
+# All tries together end before write_as_user.CHILD_S.
+_CONNECT_S, _REQUEST_S, _RETRIES = 5, 25, 1
+_ENDPOINT = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?")
+# The words of S3 and Azure if there is no such bucket; other things that are not found are objects.
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _OF_KEYS = re.compile("(AWS|GOOGLE|AZURE)_.*(KEY|TOKEN|CREDENTIAL|ACCOUNT)")
 _REFUSED = " 403 "  # HTTP's status in the text; not every kind of request has a class for it
 _ANSWER = re.compile("<Code>([^<]{1,80})</Code>(?:<Message>([^<]{1,200})</Message>)?")
@@ -48,7 +52,10 @@ def _options(url: str) -> tuple[str, dict[str, str]]:
     Raises:
         InspectorError: it is no such URL, or it has a password.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme not in SCHEMES or not parts.hostname:
         raise InspectorError("object_url must be like s3://bucket/prefix?endpoint=https://host")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -57,6 +64,10 @@ def _options(url: str) -> tuple[str, dict[str, str]]:
         raise InspectorError(
             f"object_url may have the options {', '.join(OPTIONS)} and nothing else; "
             "keys belong into the file object_keys"
+        )
+    if "endpoint" in options and not _ENDPOINT.fullmatch(options["endpoint"]):
+        raise InspectorError(
+            "object_url: its endpoint must be like https://host or https://host:443"
         )
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", options
 
@@ -87,12 +98,12 @@ def read_keys(path: Path) -> dict[str, str]:
     return keys
 
 
-def _plain(err: Exception) -> str:
+def _plain(err: BaseException) -> str:
     """Return the store's own words from an error of obstore's, whose text has many lines."""
     text = str(err)
     if match := _ANSWER.search(text):
         return f"{match[1]}: {match[2]}" if match[2] else match[1]
-    return text.partition("\n")[0].rpartition(" - ")[2][:200]
+    return text.partition("\n")[0].rpartition(" - ")[2][:200] or type(err).__name__
 
 
 class ObjectStore:
@@ -133,8 +144,14 @@ class ObjectStore:
         try:
             yield
         except FileNotFoundError as err:
+            if any(word in str(err) for word in _NO_BUCKET):
+                raise OSError(errno.EIO, _plain(err), where) from err
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where) from err
-        except BaseError as err:
+        except BaseException as err:
+            if type(err).__name__ == "PanicException":  # no Exception: of a library in Rust
+                raise OSError(errno.EIO, f"obstore: {_plain(err)}", where) from err
+            if not isinstance(err, BaseError):
+                raise
             why = errno.EACCES if _REFUSED in str(err) else errno.EIO
             raise OSError(why, _plain(err) + self._hint, where) from err
 
@@ -160,6 +177,14 @@ class ObjectStore:
                         one["path"], one["size"], one["e_tag"] or str(one["last_modified"]),
                         one["last_modified"].timestamp(),
                     )  # fmt: skip
+
+    def read_begin(self, one: StoredObject, most_bytes: int) -> bytes:
+        """Return the first bytes of an object. Raises OSError."""
+        import obstore
+
+        length = min(one.size_bytes, most_bytes)
+        with self._translated(one.key):
+            return bytes(obstore.get_range(self._store, one.key, start=0, length=length))
 
     def fetch(self, key: str, file: BinaryIO) -> None:
         """Write the content of an object into a file. Raises OSError."""

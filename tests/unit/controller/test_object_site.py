@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A site whose hosts share an object store and no file system: from the agent to the reader."""
 
+import os
 import shutil
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import pytest
 
 from nccl_inspector.controller import object_pruning
+from nccl_inspector.controller.due_reports import ToDo
 from nccl_inspector.controller.job_survey import look_at
 from nccl_inspector.controller.missed_ends import without_report
 from nccl_inspector.controller.object_pruning import prune_objects
@@ -18,17 +23,21 @@ from nccl_inspector.controller.queue import Entry
 from nccl_inspector.controller.remake_index import rebuild
 from nccl_inspector.controller.suspects import list_suspects
 from nccl_inspector.controller.wiring import usual_makers
+from nccl_inspector.report.stored import stored_card
 from nccl_inspector.settings.config import Config
 from nccl_inspector.store.suspects import fetch_suspects
 from nccl_inspector.summary.codec import encode
 from nccl_inspector.summary.job_objects import (
+    FETCHED,
     REPORTS,
     SUMMARIES,
     fetch_attempts,
     fetch_job,
+    fetch_jobs,
     key_of,
     user_word,
 )
+from nccl_inspector.system.object_store import ObjectStore, StoredObject
 from tests.support.command_line import environment, run
 from tests.support.object_store import ObjectSite
 from tests.support.queued_jobs import enqueue, left, run_pass, stored, summarize
@@ -43,9 +52,16 @@ def site(config: Config, object_site: ObjectSite) -> Config:
     return object_site.settings(config)
 
 
-def send(config: Config, object_site: ObjectSite, folder: Path, job_id: int) -> None:
+def look(config: Config, object_site: ObjectSite, *job_ids: int) -> dict[int, ToDo | str]:
+    groups = {one: [Entry(f"{one}.1", 0, one, 0, 0.0, nodelist="n1")] for one in job_ids}
+    return object_site.use(lambda _: look_at(groups, config, time.time()))
+
+
+def send(
+    config: Config, object_site: ObjectSite, folder: Path, job_id: int, het_job_id: str = ""
+) -> None:
     """Put a job's summary where an agent puts it, and nothing into report_dir."""
-    summarize(config, folder / str(job_id), job_id)
+    summarize(config, folder / str(job_id), job_id, het_job_id)
     (path,) = (config.report_dir / str(job_id)).iterdir()
     key = key_of(SUMMARIES, job_id, USER, path.name)
     object_site.put(key, path.read_bytes())
@@ -76,16 +92,69 @@ def test_a_summary_is_fetched_once_and_again_if_it_changed(
     site: Config, object_site: ObjectSite, tmp_path: Path
 ) -> None:
     ended(site, object_site, tmp_path, 41)
-    entry = Entry("41.1", 0, 41, 0, 0.0, nodelist="n[1-2]")
     path = site.report_dir / "41" / "n1.0.nodesummary"
-    times = []
-    for change in (b"", b"", b"\n"):
-        if change:
-            key = key_of(SUMMARIES, 41, USER, path.name)
-            object_site.put(key, path.read_bytes() + change)
-        object_site.use(lambda _: look_at({41: [entry]}, site, time.time()))
-        times.append(path.stat().st_mtime_ns)
-    assert times[0] == times[1] < times[2]
+
+    def fetched() -> int:
+        """The file's number: each fetch makes a new one."""
+        look(site, object_site, 41)
+        return path.stat().st_ino
+
+    first = fetched()
+    whole = path.read_bytes()
+    assert fetched() == first
+    path.write_bytes(b"")  # a crash of the host
+    fetched()
+    assert path.read_bytes() == whole
+    key = key_of(SUMMARIES, 41, USER, path.name)
+    object_site.put(key, whole + b"\n")
+    fetched()
+    assert path.read_bytes() == whole + b"\n"
+
+
+def test_what_is_wrong_with_one_job_holds_no_other_and_loses_nothing(
+    site: Config, object_site: ObjectSite, tmp_path: Path
+) -> None:
+    ended(site, object_site, tmp_path, 41, 42)
+    object_site.put(key_of(SUMMARIES, 41, USER, "n2.0.nodesummary"), b"of a second node")
+    (site.report_dir / "41").mkdir()
+    (site.report_dir / "41" / ".n2.0.nodesummary.tmp").mkdir()  # nothing can be written there
+    found = look(site, object_site, 41, 42)
+    assert "n2.0.nodesummary" in str(found[41])
+    assert isinstance(found[42], ToDo)
+    assert found[42].due is not None
+    assert (site.report_dir / "41" / FETCHED).read_text().startswith("n1.0.nodesummary\t")
+
+
+def test_many_jobs_of_many_nodes_need_few_threads(tmp_path: Path) -> None:
+    counts = []
+
+    class SlowStore:
+        def list(self, folder: str) -> Iterator[StoredObject]:
+            time.sleep(0.002)
+            for node in range(16):
+                yield StoredObject(f"{folder}/amy/n{node}.0.nodesummary", 1, "1", 1.0)
+
+        def fetch(self, _key: str, file: BinaryIO) -> None:
+            time.sleep(0.002)
+            counts.append(threading.active_count())
+            file.write(b"1")
+
+    before = threading.active_count()
+    assert fetch_jobs(cast(ObjectStore, SlowStore()), SUMMARIES, tmp_path, range(1, 65)) == {}
+    assert len(counts) == 64 * 16
+    assert max(counts) - before <= 16
+
+
+def test_a_component_that_nobody_queued_is_in_the_report(
+    site: Config, object_site: ObjectSite, tmp_path: Path
+) -> None:
+    enqueue(site, 41, "het_job_id=41\n")
+    for job_id in (41, 42):
+        send(site, object_site, tmp_path, job_id, het_job_id="41")
+    assert run_pass(site, usual_makers(site)) == 0
+    card = stored_card(41, None, site.store_dir)
+    assert card is not None
+    assert card.data_quality.ranks_seen == 4
 
 
 def test_a_store_that_does_not_answer_costs_no_report(
@@ -117,8 +186,16 @@ def test_the_index_is_made_anew_on_a_host_that_has_nothing(
     run_pass(site, usual_makers(site))
     empty = replace(site, store_dir=tmp_path / "store")
     empty.store_dir.mkdir()
+    kept = empty.store_dir / "41" / "0.json"
+    shutil.copytree(site.store_dir / "41", kept.parent)
+    os.utime(kept, (1000, 1000))
     assert object_site.use(lambda _: rebuild(empty)) == (2, 0)
     assert stored(empty) == [41, 42]
+    assert kept.stat().st_mtime == 1000, "what is there stays"
+    fetched = empty.store_dir / "42"
+    assert fetched.stat().st_mtime == int(fetched.stat().st_mtime), "as old as in the store"
+    mode = (site.store_dir / "42" / "0.json").stat().st_mode
+    assert (fetched / "0.json").stat().st_mode == mode
 
 
 def test_all_components_of_a_heterogeneous_job_are_fetched(
@@ -128,7 +205,7 @@ def test_all_components_of_a_heterogeneous_job_are_fetched(
         data = encode(replace(HEAD, job_id=job_id, node="n1", het_job_id=leader), [])
         name = f"n1.{HEAD.restart}.nodesummary"
         object_site.put(key_of(SUMMARIES, job_id, USER, name), data)
-    for asked, expected in ((43, ["41", "43", "44"]), (40, ["41", "43", "44"]), (44, ["44"])):
+    for asked, expected in ((43, ["41", "43"]), (40, ["41", "43"]), (44, ["44"])):
         folder = tmp_path / str(asked)
         folder.mkdir()
         object_site.use(partial(fetch_attempts, into=folder, job_id=asked))
@@ -236,11 +313,14 @@ def test_commands_read_what_the_store_shows_them(
     status, text = said("report", "41", **reader)
     assert (status, text.partition("  job ")[2][:13]) == (3, "41, user amy,"), text
     assert f"no index: {tmp_path}/none" in " ".join(text.split())
-    status, text = said("compare", "41", "41.0", **reader)
-    assert status == 0, text
-    status, text = said("report", "44", **reader)
+    data = encode(replace(HEAD, job_id=41, node="n1", restart=1), [])
+    object_site.put(key_of(SUMMARIES, 41, USER, "n1.1.nodesummary"), data)
+    for words in (("41", "41.0"), ("41.0", "41.1")):
+        status, text = said("compare", *words, **reader)
+        assert status == 0, text
+    status, text = said("report", "40", **reader)
     assert (status, text.count("\n")) == (3, 1)
-    assert f"no report of job 44: nothing of it is in s3://{object_site.bucket}/site" in text
+    assert f"no report of job 40: nothing of it is in s3://{object_site.bucket}/site" in text
     status, text = said("report", "41", **reader | {"AWS_SECRET_ACCESS_KEY": "wrong"})
     assert (status, text.count("\n")) == (3, 1)
     assert "SignatureDoesNotMatch" in text

@@ -40,6 +40,8 @@ def test_what_the_store_says_is_one_line(object_site: ObjectSite, tmp_path: Path
         nothing = ObjectStore(object_site.url.replace("bucket", "nothing"), object_site.keys)
         with pytest.raises(OSError, match=r"NoSuchBucket: .* does not exist"):
             list(nothing.list("a"))
+        with pytest.raises(OSError, match="NoSuchBucket"):
+            nothing.put("a", b"a")
         with pytest.raises(FileNotFoundError):
             objects.fetch("summaries/1", BytesIO())
         os.environ.update(object_site.server.login("reader"))
@@ -66,7 +68,16 @@ def test_a_child_of_a_process_that_asked_does_not_hang(object_site: ObjectSite) 
 
 
 @pytest.mark.parametrize(
-    "url", ["http://host/bucket", "s3://", "s3://key:secret@bucket", "s3://bucket?secret=word"]
+    "url",
+    [
+        "http://host/bucket",
+        "s3://",
+        "s3://key:secret@bucket",
+        "s3://bucket?secret=word",
+        "s3://bucket?endpoint=host",
+        "s3://bucket?endpoint=http://host:99999999",
+        "s3://[bucket",
+    ],
 )
 def test_an_url_that_is_none_or_has_a_secret_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(InspectorError, match="object_url") as refused:
