@@ -312,7 +312,7 @@ def test_commands_read_what_the_store_shows_them(
     reader = object_site.server.login("reader")
     status, text = said("report", "41", **reader)
     assert (status, text.partition("  job ")[2][:13]) == (3, "41, user amy,"), text
-    assert f"no index: {tmp_path}/none" in " ".join(text.split())
+    assert f"noindex:{tmp_path}/none" in "".join(text.split())
     data = encode(replace(HEAD, job_id=41, node="n1", restart=1), [])
     object_site.put(key_of(SUMMARIES, 41, USER, "n1.1.nodesummary"), data)
     for words in (("41", "41.0"), ("41.0", "41.1")):
