@@ -45,7 +45,7 @@ def federated_rules() -> dict[str, str]:
     rules = render("rules", shard)
     names = sorted(set(re.findall(r"record: (shard:\S+)", rules)))
     return {
-        "shard.yml": rules.replace("record: shard:", "record: of_shard:"),
+        "shard.yml": re.sub(r"\bshard:", "of_shard:", rules),
         "federate.yml": _federate(names),
         "rules.yml": render("rules", above),
         "alerts.yml": render("alerts", above),

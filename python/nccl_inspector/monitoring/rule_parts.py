@@ -160,23 +160,45 @@ def rule_parts(site: Site) -> RuleParts:
 def _last_ranks(site: Site, by: RuleLabels) -> list[ShardRule]:
     """Return the rules about one rank of each communicator of several nodes, which may be late.
 
-    It is the rank that the others on this shard wait for most. If they wait for none, it is always
-    the same rank: a new one each time would make new series. On a shard with one node of the
-    communicator, that rank stands for a node that is late as a whole.
+    It is the rank that the others on this shard wait for most. The rank that was chosen before
+    stays until they wait for another one that is late, and more than twice as long. If the choice
+    followed every small difference, the same rank would not be late for long enough for an alert,
+    and each new rank would make new series. On a shard with one node of the communicator, the rank
+    stands for a node that is late as a whole.
     """
     labels = f"{SYNCHRONOUS}, {_SEVERAL_NODES}"
     seconds, done = _seconds(labels, site), _done(labels, site)
-    late = f"sum by ({by.rank}) ({_late(seconds, seconds, done, by)})"
     comm, both = f"{by.job}, comm, comm_name", f"{by.rank}, collective, message_size, algo_proto"
-    chosen = "rank:nccl_collective_late:chosen"
+    late, chosen = "rank:nccl_collective_late:several_nodes", "rank:nccl_collective_late:chosen"
+    before, limit = f"and on ({by.rank}) {chosen}", site["late_ratio"]
 
     def of_chosen(expr: str) -> str:
         return f"max by ({both}) ({expr}\nand on ({by.rank}) {chosen})"
 
     return [
-        ShardRule(chosen, f"topk by ({comm}) (1, clamp_min({late}, {site['late_ratio']} / 4))"),
+        ShardRule(late, f"sum by ({by.rank}) ({_late(seconds, seconds, done, by)})"),
+        ShardRule(
+            chosen,
+            f"topk by ({comm}) (1,\n2 * ({late} > {limit} {before})\n"
+            f"or clamp_min({late} {before}, {limit} / 2)\nor {late})",
+        ),
         ShardRule("shard:nccl_collective_seconds:last_rank", of_chosen(seconds)),
         ShardRule("shard:nccl_collective_operations:last_rank", of_chosen(f"{done} > 0")),
+    ]
+
+
+def _late_within_nodes(site: Site, by: RuleLabels) -> list[ShardRule]:
+    """Return the rules about late ranks of communicators within one node: a few for each job.
+
+    As in _last_ranks(), those that were named before stay until another one is twice as late.
+    """
+    labels = f"{SYNCHRONOUS}, {_ONE_NODE}"
+    seconds, done = _seconds(labels, site), _done(labels, site)
+    late, named = "rank:nccl_collective_late:one_node", "shard:nccl_collective_late:ratio"
+    first = f"2 * ({late} and on ({by.rank}) {named})\nor {late}"
+    return [
+        ShardRule(late, f"{_late_ranks(seconds, seconds, done, by)}\n> {site['late_ratio']}"),
+        ShardRule(named, f"{late} and on ({by.rank}) topk by ({by.job}) ({_LATE_RANKS},\n{first})"),
     ]
 
 
@@ -203,7 +225,6 @@ def shard_rules(site: Site) -> list[ShardRule]:
         for labels in (_ONE_NODE, _SEVERAL_NODES)
     }
     throughput = _average("nccl_inspector_job_throughput", "", site)
-    late = f"{_late_ranks(seconds, seconds, done, by)}\n> {site['late_ratio']}"
     hung = f"max by ({by.job}, comm, comm_name) ({nodes.inflight}) > {site['hung_seconds']}"
     return [
         ShardRule("shard:nccl_bus_bandwidth_gbs:max", gbs[_SEVERAL_NODES]),
@@ -223,9 +244,7 @@ def shard_rules(site: Site) -> list[ShardRule]:
             "shard:nccl_collective_operations:rate", f"sum by ({by.kind}) ({_done(several, site)})"
         ),
         *_last_ranks(site, by),
-        ShardRule(
-            "shard:nccl_collective_late:ratio", f"topk by ({by.job}) ({_LATE_RANKS},\n{late})"
-        ),
+        *_late_within_nodes(site, by),
         ShardRule(
             "shard:nccl_collective_busy_seconds:transfer",
             f"sum by ({by.job}) ({_transfer(seconds, done, by)})",

@@ -2,16 +2,19 @@
 """Shards and a global server find the same about a job as one server that has all series."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
 
 from nccl_inspector.monitoring.bundle import render
 from nccl_inspector.monitoring.site import make_site
+from tests.sandbox.layout import REPO
 from tests.support.federated_rules import SHARDS, federated_rules, spread
-from tests.support.promtool import Expected, Labels, Series, failures, failures_of
-from tests.support.rule_series import END_MIN, HEALTHY_MIN, Job
+from tests.support.promtool import Expected, Labels, Series, counter, failures, failures_of
+from tests.support.rule_series import AFTER_MIN, END_MIN, HEALTHY_MIN, Job
 
 OWN = {"cluster": "c", "slurm_job_id": "0"}
 DP, TP = OWN | {"comm_name": "dp"}, OWN | {"comm_name": "tp"}
@@ -96,39 +99,131 @@ def test_both_layouts_have_the_same_figures_of_a_job(
     assert complaints(tmp_path, layout, job.series(OWN), wanted) == []
 
 
-def late_within_nodes(late: int) -> list[Series]:
-    """A job of eight ranks a node, whose communicators do not leave the node."""
-    found = []
-    for rank in range(16):
-        node = f"n{rank // 8 + 1}"
+def late_within_nodes(
+    late: int, nodes: int = 2, late_s: tuple[float, ...] = (3,)
+) -> Iterator[Series]:
+    """A job of eight ranks a node, whose communicators do not leave the node.
+
+    On each node `late` ranks are late. They are busy for the seconds of `late_s` in a minute, each
+    for four minutes in turn, and each rank begins with another one. The others are busy for 12 s.
+    """
+    for rank in range(8 * nodes):
+        node, local = f"n{rank // 8 + 1}", rank % 8
         kind = {
-            "node": node, "gpu": f"GPU{rank % 8}", "rank": str(rank % 8), "comm": node,
+            "node": node, "gpu": f"GPU{local}", "rank": str(local), "comm": node,
             "comm_name": "tp", "n_nodes": "1", "nranks": "8", "collective": "AllReduce",
             "message_size": "1-2MB", "algo_proto": "RING_SIMPLE",
         }  # fmt: skip
-        busy = 3 if rank < late else 12  # seconds each minute
-        for what, step in (("operations", 600), ("busy_seconds", busy)):
-            name = f"nccl_collective_{what}_total"
-            found.append(Series(name, OWN | kind, f"0+{step}x{END_MIN}"))
-    return found
+        turns = islice(cycle(late_s), rank, rank + END_MIN // 4) if local < late else [12.0] * 20
+        busy = counter(*((4, step) for step in turns))
+        yield Series("nccl_collective_operations_total", OWN | kind, f"0+600x{END_MIN}")
+        yield Series("nccl_collective_busy_seconds_total", OWN | kind, busy)
 
 
 @pytest.mark.parametrize("layout", ["one server", "shards"])
 def test_ranks_that_are_late_within_their_node_are_named(tmp_path: Path, layout: str) -> None:
-    expr = "count by (node, gpu) (rank:nccl_collective_late:ratio > 0.14)"
-    late = [{"node": "n1", "gpu": f"GPU{rank}"} for rank in range(2)]
+    expr = "count by (node, gpu) (abs(rank:nccl_collective_late:ratio - 0.15) < 1e-6)"
+    late = [{"node": node, "gpu": gpu} for node in ("n1", "n2") for gpu in ("GPU0", "GPU1")]
     wanted = [Expected(CHANGED_MIN, expr, late)]
     assert complaints(tmp_path, layout, late_within_nodes(2), wanted) == []
+
+
+def late_in_turns(ms: Mapping[int, Iterable[tuple[int, float]]]) -> list[Series]:
+    """A job of forty ranks; after the change some take these ms in dp, each for some minutes."""
+    found = []
+    for one in Job(ranks=2 * NODES).series(OWN):
+        rank, values = int(one.labels["rank"]), one.values
+        is_busy = one.name == "nccl_collective_busy_seconds_total"
+        if rank in ms and is_busy and one.labels["comm_name"] == "dp":
+            after = [(minutes, 600 * mean / 1000) for minutes, mean in ms[rank]]
+            values = counter((HEALTHY_MIN, 600 * 20 / 1000), *after)
+        found.append(replace(one, values=values))
+    return found
+
+
+STRAGGLERS = 'ALERTS{alertname="NcclStraggler", alertstate="firing"}'
+
+
+@pytest.mark.parametrize("layout", ["one server", "shards"])
+def test_a_node_is_named_whose_ranks_take_turns_at_being_the_latest(
+    tmp_path: Path, layout: str
+) -> None:
+    turns = [(4, 8.0), (4, 12.0)] * 5
+    series = late_in_turns({2: turns, 3: turns[1:]})
+    expr, node = f"count by (node) ({STRAGGLERS}) > bool 0", [{"node": "n2"}]
+    wanted = [Expected(HEALTHY_MIN + minute, expr, node) for minute in range(16, 32, 3)]
+    assert complaints(tmp_path, layout, series, wanted) == []
+
+
+@pytest.mark.parametrize("layout", ["one server", "shards"])
+def test_ranks_are_named_that_take_turns_at_being_the_latest_within_nodes(
+    tmp_path: Path, layout: str
+) -> None:
+    series = late_within_nodes(3, nodes=4, late_s=(2, 3, 4))
+    wanted = [Expected(minute, f"count({STRAGGLERS}) >= bool {3 * SHARDS}", [{}])
+              for minute in range(40, 60, 3)]  # fmt: skip
+    assert complaints(tmp_path, layout, series, wanted) == []
+
+
+# Ranks 2 and 6 are on one shard. Late by 10 ms is a tenth of the time.
+@pytest.mark.parametrize("layout", ["one server", "shards"])
+@pytest.mark.parametrize(("first_ms", "other_ms", "late"), [(14, 6, 0.14), (16, 14.5, 0.055)])
+def test_a_rank_that_becomes_later_than_another_one_is_named(
+    tmp_path: Path, layout: str, first_ms: float, other_ms: float, late: float
+) -> None:
+    series = late_in_turns({2: [(AFTER_MIN, first_ms)], 6: [(12, 20), (AFTER_MIN - 12, other_ms)]})
+    near = f'abs(max(rank:nccl_collective_late:ratio{{rank="6"}}) - {late}) < bool 1e-6'
+    assert complaints(tmp_path, layout, series, [Expected(END_MIN - 5, near, [{}])]) == []
+
+
+def test_a_shard_that_does_not_answer_is_no_alert_about_a_job(tmp_path: Path) -> None:
+    stays, goes = Job().series(OWN), Job(after_min=0).series(OWN)
+    series = [there if there.labels["node"] == "n2" else gone
+              for there, gone in zip(stays, goes, strict=True)]  # fmt: skip
+    before = 'count(shard:nccl_operations:rate{cluster="c"}) == bool 2'
+    after = before.replace("2", "1")
+    wanted = [
+        Expected(HEALTHY_MIN, before, [{}]),
+        *[Expected(HEALTHY_MIN + minute, after, [{}]) for minute in (12, 30)],
+        *[Expected(minute, 'ALERTS{alertstate="firing"}', []) for minute in range(45, 80, 5)],
+    ]
+    assert complaints(tmp_path, "shards", series, wanted) == []
+
+
+def federated(communicators: int, names: int, kinds: int) -> int:
+    """How many series of a job a shard has for the global server; one name is within nodes.
+
+    Of each communicator of several nodes and each name, there are so many kinds.
+    """
+    return 7 * communicators * kinds + (names + 1) * kinds + 2
+
+
+def test_the_page_says_how_many_series_of_a_job_are_federated(tmp_path: Path) -> None:
+    """It grows with communicators and kinds as the page says, whose example is larger."""
+    series = []
+    for one in Job(ranks=16).series(OWN):
+        second = one.labels | {"comm": one.labels["comm"] + "2"}
+        for labels in (one.labels, second):
+            sizes = ["1-2MB", "2-4MB", "4-8MB"] if "message_size" in labels else [""]
+            series += [
+                replace(one, labels=labels | ({"message_size": size} if size else {}))
+                for size in sizes
+            ]
+    expr = (
+        'count({__name__=~"shard:nccl_.+", cluster="c", slurm_job_id="0"}) '
+        f"== bool {SHARDS * federated(communicators=2, names=2, kinds=3)}"
+    )
+    assert complaints(tmp_path, "shards", series, [Expected(CHANGED_MIN, expr, [{}])]) == []
+    page = (REPO / "packaging/doc/large-sites.md").read_text()
+    assert f"these are {3 * federated(communicators=9, names=3, kinds=6):,} series" in page
 
 
 @pytest.mark.parametrize("nodes", [4, 40])
 def test_what_a_job_costs_a_global_server_does_not_grow_with_its_nodes(
     tmp_path: Path, nodes: int
 ) -> None:
-    """The figures of the page large-sites."""
-    job = Job(ranks=2 * nodes, throughput=(300, 300))
-    kinds = buckets_of_node = 1  # of dp, and of tp
-    each = 7 * kinds + 2 * buckets_of_node + (kinds + 2)
+    job = Job(ranks=2 * nodes, throughput=(300, 300), inflight_s=(20, 20))
+    each = federated(communicators=1, names=2, kinds=1)
     marked = 2  # only one node marks the throughput
     expr = (
         'count({__name__=~"shard:nccl_.+", cluster="c", slurm_job_id="0"}) '
