@@ -34,14 +34,15 @@ def get(url: str, timeout: float = 5) -> str:
         raise ClusterError(f"{url}: {err}") from err
 
 
-def query(base: str, promql: str, at: float | None = None) -> list[Sample]:
+def query(base: str, promql: str, at: float | None = None, timeout: float = 5) -> list[Sample]:
     """An instant query, now or at a Unix time; a scalar is one sample without labels.
 
     Raises:
         ClusterError: Prometheus does not answer or refuses the expression.
     """
     words = {"query": promql} | ({} if at is None else {"time": repr(at)})
-    data = json.loads(get(f"{base}/api/v1/query?{urllib.parse.urlencode(words)}"))["data"]
+    url = f"{base}/api/v1/query?{urllib.parse.urlencode(words)}"
+    data = json.loads(get(url, timeout))["data"]
     if data["resultType"] == "scalar":
         return [Sample({}, float(data["result"][1]), float(data["result"][0]))]
     return [

@@ -49,7 +49,8 @@ class Answers:
     at: float
 
     def ask(self, url: str, expr: str, ago_s: float = 0) -> list[Sample]:
-        return query(url, expr, self.at - ago_s)
+        # While vmalert asks, VictoriaMetrics lets a question wait for up to 10 s.
+        return query(url, expr, self.at - ago_s, timeout=30)
 
     def agree(self, expr: str) -> bool:
         """Whether both have the same series of an expression, at one of three times.
