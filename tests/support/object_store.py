@@ -207,7 +207,7 @@ def object_server() -> Iterator[ObjectServer]:
             shutil.chown(path, _ACCOUNT, _ACCOUNT)
         folder.chmod(0o755)
         commands = [[f"swift-{kind}-server", str(folder / f"{kind}.conf")] for kind in kinds]
-        # It keeps the tokens of who has logged in.
+        # memcached keeps the tokens of logins.
         commands.append(["memcached", "-u", _ACCOUNT, "-l", "127.0.0.1", "-p", str(memory)])
         servers = [
             subprocess.Popen(

@@ -21,7 +21,8 @@ from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.manifest import Manifest
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.settings.config import Config
-from nccl_inspector.summary.job_objects import SUMMARIES, key_of, object_store, user_word
+from nccl_inspector.summary.job_objects import SUMMARIES, key_of, user_word
+from nccl_inspector.system.object_store import ObjectStore
 from nccl_inspector.system.remove_tree import remove_tree
 from nccl_inspector.system.safe_files import entry_names, open_directory
 from nccl_inspector.system.write_as_user import (
@@ -66,9 +67,8 @@ def put_summary(config: Config, manifest: Manifest, name: str, data: bytes) -> b
         OSError: the store does not answer, or refuses.
         InspectorError: a setting is wrong, or the library is missing.
     """
-    if objects := object_store(config):
-        user = user_word(manifest.user, manifest.uid)
-        objects.put(key_of(SUMMARIES, manifest.job_id, user, name), data)
+    key = key_of(SUMMARIES, manifest.job_id, user_word(manifest.user, manifest.uid), name)
+    ObjectStore(config.object_url, config.object_keys).put(key, data)
     return DONE
 
 
@@ -235,12 +235,15 @@ class Collector:
     def _start(self, ended: Ended, made: Made) -> None:
         manifest = made.manifest
         name = f"{manifest.node}.{manifest.restart}.nodesummary"
-        if self._config.object_url:
-            work = partial(put_summary, self._config, manifest, name, made.data)
+        config = self._config
+        if config.object_url:
+            where = config.object_url
+            work = partial(put_summary, config, manifest, name, made.data)
         else:
-            target = Target(self._config.report_dir, manifest.job_id, name, manifest.uid)
+            where = str(config.report_dir)
+            target = Target(config.report_dir, manifest.job_id, name, manifest.uid)
             work = partial(write_report_file, target, made.data)
-        self._working = ended, start(self._config.report_user, work)
+        self._working = ended, start(config.report_user, where, work)
 
     def _give_up(self, ended: Ended, err: RefusedError) -> None:
         old = self._age_s(ended) > TORN_S

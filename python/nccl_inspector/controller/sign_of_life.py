@@ -60,7 +60,7 @@ class Watch:
 
     @property
     def host(self) -> str:
-        """Return the name in the file; empty if there is none."""
+        """Return the name in the file, or an empty text."""
         return self._seen[0] if self._seen else ""
 
     @property

@@ -58,7 +58,9 @@ def _attempt(path: Path, account: pwd.struct_passwd) -> tuple[str, bool]:
 
 
 def read_objects(config: Config) -> str | None:
-    """Return why the service account cannot write into the object store; None: there is none.
+    """Return why the service account cannot write into the object store (empty: it can).
+
+    None: the site has no object store.
 
     This ends what the process may do: it must be a child of its own.
 

@@ -127,9 +127,9 @@ def _fetch(objects: ObjectStore, wanted: _Wanted) -> OSError | None:
             os.close(dir_fd)
         with (folder / FETCHED).open("a", encoding="utf-8") as noted:
             noted.write(f"{name}\t{one.version}\n")
-    except FileNotFoundError:
-        return None  # it was removed meanwhile, because it was too old
     except OSError as err:
+        if isinstance(err, FileNotFoundError) and err.filename == f"{objects.url}/{one.key}":
+            return None  # it was removed meanwhile, because it was too old
         return err if err.filename else OSError(err.errno, err.strerror, str(folder / name))
     return None
 

@@ -130,7 +130,7 @@ class ObjectStore:
             self._store: Any = from_url(
                 self.url, config=config, client_options=client, retry_config=retry
             )
-        except Exception as err:
+        except Exception as err:  # obstore's own kinds, and also ValueError and TypeError
             raise InspectorError(f"object_url: {_plain(err)}") from err
 
     @contextmanager

@@ -76,7 +76,7 @@ def _become(account: pwd.struct_passwd) -> None:
     os.setuid(account.pw_uid)
 
 
-def _child(pipe_fd: int, user: str, work: Callable[[], bytes]) -> None:
+def _child(pipe_fd: int, user: str, where: str, work: Callable[[], bytes]) -> None:
     signal.alarm(CHILD_S)
     try:
         if user:
@@ -85,17 +85,17 @@ def _child(pipe_fd: int, user: str, work: Callable[[], bytes]) -> None:
     except KeyError:
         message = f"report_user: there is no account {user!r}".encode("ascii", "replace")
     except OSError as err:
-        where = f"{err.filename}: " if err.filename else ""
-        message = f"{where}{err.strerror}".encode("ascii", "replace")
+        message = f"{err.filename or where}: {err.strerror}".encode("ascii", "replace")
     except InspectorError as err:
         message = str(err).encode("ascii", "replace")
     os.write(pipe_fd, message[:_MESSAGE_BYTES_MAX])
 
 
-def start(user: str, work: Callable[[], bytes]) -> Child:
+def start(user: str, where: str, work: Callable[[], bytes]) -> Child:
     """Start the child; it runs as `user` if we are root, otherwise as ourselves.
 
     `work` returns the message; an OSError or InspectorError that it raises becomes the message.
+    `where`: what it writes to, for errors that do not say it.
 
     Raises:
         OSError: no process or pipe could be made.
@@ -103,7 +103,7 @@ def start(user: str, work: Callable[[], bytes]) -> Child:
     reading, writing = os.pipe2(os.O_CLOEXEC)
     account = user if os.geteuid() == 0 else ""
     try:
-        pid = start_child(partial(_child, writing, account, work), [writing])
+        pid = start_child(partial(_child, writing, account, where, work), [writing])
     except OSError:
         os.close(reading)
         raise

@@ -125,6 +125,15 @@ def test_what_is_wrong_with_one_job_holds_no_other_and_loses_nothing(
     assert (site.report_dir / "41" / FETCHED).read_text().startswith("n1.0.nodesummary\t")
 
 
+def test_a_missing_report_dir_is_said_and_does_not_look_like_a_job_without_nccl(
+    site: Config, object_site: ObjectSite, tmp_path: Path
+) -> None:
+    ended(site, object_site, tmp_path, 41)
+    site.report_dir.rmdir()
+    assert look(site, object_site, 41) == {41: f"{site.report_dir}/41: No such file or directory"}
+    assert run_pass(site, usual_makers(site)) == 1, "it waits"
+
+
 def test_many_jobs_of_many_nodes_need_few_threads(tmp_path: Path) -> None:
     counts = []
 

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Summaries of ended jobs go into an object store, if the site has one."""
 
+import errno
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from nccl_inspector.agent import collect
 from nccl_inspector.agent.collect import Backlog
 from nccl_inspector.agent.service import run_collect
 from nccl_inspector.settings.config import Config
@@ -44,3 +48,15 @@ def test_only_the_account_of_the_reports_needs_the_keys(
 ) -> None:
     write_box(end_job(run_dir), "0_77", BOX)
     assert run_collect(object_site.settings(config)) == Backlog(1, 0, 0), "root may read them"
+
+
+def test_an_error_that_names_no_file_says_where_it_was(
+    run_dir: Path, config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fill(*_: object) -> bytes:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(collect, "write_report_file", fill)
+    write_box(end_job(run_dir), "0_77", BOX)
+    assert run_collect(config) == Backlog(1, 0, 0)
+    assert f"{config.report_dir}: No space left on device" in caplog.text
