@@ -9,10 +9,10 @@ from pathlib import Path
 
 import duckdb
 
-from nccl_inspector.capture.engine import Capture, Progress, Read, load, read_here
+from nccl_inspector.capture.contents import Capture
+from nccl_inspector.capture.engine import Progress, Workers, load
 from nccl_inspector.capture.exact_card import as_card
-from nccl_inspector.capture.joined import WINDOW_S, join
-from nccl_inspector.capture.line_samples import sample_lines
+from nccl_inspector.capture.joined import join
 from nccl_inspector.capture.line_schema import quoted
 from nccl_inspector.capture.members import columns
 from nccl_inspector.capture.processes import as_summaries
@@ -59,12 +59,12 @@ def analyze_directory(
     directory: Path,
     parquet: Path | None,
     bar: AbstractContextManager[Progress | None] | None = None,
-    read: Read = read_here,
+    workers: Workers | None = None,
 ) -> Card:
     """Return the card of the JSON lines below a directory; write Parquet if asked.
 
-    `bar` gives a function that is called with how much has been read. `read` turns the files into
-    columns.
+    `bar` gives a function that is called with how much has been read. Without `workers` all is
+    done in this process.
 
     Raises:
         InspectorError: nothing in the directory can be read, there is no room, or the Parquet file
@@ -73,15 +73,12 @@ def analyze_directory(
     try:
         with (
             bar or _nothing() as progress,
-            load(directory, parquet is not None, progress, read) as capture,
+            load(directory, parquet is not None, progress, workers) as capture,
         ):
             if parquet is not None:
                 _write_parquet(capture, parquet)
             joined = join(capture)
-            sampled = sample_lines(capture)
-            window_s = joined.timeline.window_s or WINDOW_S
-            summaries = as_summaries(capture, window_s, sampled)
-            return as_card(capture, joined, summaries, sampled.why_not)
+            return as_card(capture, joined, as_summaries(capture))
     except (OSError, duckdb.Error) as err:
         said = str(err).splitlines()[0]
         raise InspectorError(

@@ -16,6 +16,8 @@ NUMBERED = "kind = 'coll' and algo is distinct from 'GROUP'"
 ALGO_PROTO = """case when algo = 'GROUP' then 'GROUP' when algo is null then ''
     else algo || '_' || coalesce(proto, 'Unknown') end"""
 
+# The tables of which `joined` is made, and the one that has the operations without duplicates.
+STATE, ONCE = ("numbers", "calls", "algos"), "once"
 _OPERATIONS_AT_ONCE = 5_000_000
 _PARTS_MAX = 64  # each may read all operations; with more parts DuckDB's own spilling is faster
 # Texts are represented by their 64-bit hash; a capture has only some thousands of texts.
@@ -61,7 +63,7 @@ select coalesce(bool_or(n > d), false) from (
 # A rank has only one collective of each number. Operations without such a number are duplicates if
 # all of their values are equal.
 _ONCE = f"""
-create table once as select * exclude (nth) from (
+create or replace table {ONCE} as select * exclude (nth) from (
     select *, row_number() over (
         partition by comm, rank, func, sn,
             case when {NUMBERED} then null else (kind, peer, bytes, time_ns, when_us) end
@@ -94,20 +96,29 @@ def _join(sql: duckdb.DuckDBPyConnection) -> None:
     for part, range_ in enumerate(_ranges(sql)):
         into = "insert into numbers" if part else "create or replace table numbers as"
         sql.execute(f"{into} {_NUMBERS}", range_)
-    for query in (_CALLS, _ALGOS, _JOINED):
-        sql.execute(query)
+    sql.execute(_CALLS)
+    sql.execute(_ALGOS)
+    view_joined(sql)
 
 
-def join_once(sql: duckdb.DuckDBPyConnection) -> int:
-    """Make `joined` from `ops`, remove duplicates from `ops`, and return how many were removed.
+def view_joined(sql: duckdb.DuckDBPyConnection) -> None:
+    """Make `joined` from the tables STATE."""
+    sql.execute(_JOINED)
+
+
+def join(sql: duckdb.DuckDBPyConnection) -> bool:
+    """Make `joined` from `ops`; return whether a rank has a collective twice.
 
     A capture may have the same file twice. That shows in its collectives.
     """
     _join(sql)
-    if not _ask(sql, _MAY_REPEAT) or not _ask(sql, _HAS_REPEATED):
-        return 0
+    return bool(_ask(sql, _MAY_REPEAT)) and bool(_ask(sql, _HAS_REPEATED))
+
+
+def join_once(sql: duckdb.DuckDBPyConnection) -> int:
+    """Remove duplicates from `ops`, make `joined` anew, and return how many were removed."""
     before = _ask(sql, "select count(*) from ops")
     sql.execute(_ONCE)
-    sql.execute("create or replace view ops as select * from once")
+    sql.execute(f"create or replace view ops as from {ONCE}")
     _join(sql)
     return before - _ask(sql, "select count(*) from ops")

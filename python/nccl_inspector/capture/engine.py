@@ -7,60 +7,32 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import duckdb
 
+from nccl_inspector.capture import first_look, second_look
+from nccl_inspector.capture.bursts import find_bursts
 from nccl_inspector.capture.capture_files import END, CaptureFile, find_files, opened
-from nccl_inspector.capture.collectives import join_once
+from nccl_inspector.capture.contents import Capture, Process
 from nccl_inspector.capture.end_files import END_BYTES_MAX, End, parse_end
-from nccl_inspector.capture.line_records import Json
+from nccl_inspector.capture.joined import find_window_s
 from nccl_inspector.capture.line_schema import MARKER, OTHER_KIND, PROXY, UNTIMED
-from nccl_inspector.capture.operation_counts import count_kinds
 from nccl_inspector.capture.reader import Notes, Reader, batches, connect, parquet
+from nccl_inspector.capture.second_look import Question
 from nccl_inspector.errors import InspectorError
 
 # Called with the bytes read and all bytes.
 Progress = Callable[[int, int], None]
-Process = tuple[str, int]  # host name and pid
 
 # File names, as plugin/json/file.c makes them.
 _FILE = re.compile(
     r"(?P<host>[^/]*)-pid(?P<pid>[0-9]{1,10})(\.(?P<number>[0-9]{1,9}))?\.log(\.gz)?$"
 )
-_RING = """
-select coalesce(sum(n), 0)::bigint from (
-    select max(ring_dropped) as n from lines where reason = 'dump_stats' group by comm, rank)
-"""
-_LOST = """
-select hostname, pid, max(lines_dropped), max(unmeasured) from lines
-where reason = '' group by hostname, pid
-"""
-
-
-@dataclass
-class Capture:
-    """What was read from a directory of JSON lines.
-
-    Each row of the view `ops` is an operation of one rank (members.columns()), of `joined` a
-    collective of all ranks (collectives.py), and of `counted` a kind of operation
-    (operation_counts.py).
-    """
-
-    sql: duckdb.DuckDBPyConnection
-    files: tuple[str, ...]
-    everything: bool  # whether all columns were read
-    refused: Counter[str] = field(default_factory=Counter)  # lines, by reason
-    dropped: Counter[str] = field(default_factory=Counter)  # operations without a line, by reason
-    unknown: Counter[str] = field(default_factory=Counter)  # members not in members.py
-    # By process: metadata of the first record, and of the last one that was looked at.
-    first: dict[Process, Json] = field(default_factory=dict)
-    last: dict[Process, Json] = field(default_factory=dict)
-    lost: dict[Process, int] = field(default_factory=dict)  # operations without a line
-    ends: dict[Process, End] = field(default_factory=dict)  # what each process told at its end
-    # Processes with operations that have no line: it was lost, or removed with an old file.
-    holed: set[Process] = field(default_factory=set)
+_REASONS = "select reason, sum(n)::bigint from reasons group by reason"
+_RING = "select coalesce(sum(n), 0)::bigint from rings"
+_LOST = "select hostname, pid, max(lines), max(unmeasured) from lost group by hostname, pid"
 
 
 def _process_of(name: str) -> tuple[Process, int] | None:
@@ -100,24 +72,20 @@ def _rotated(names: Sequence[str]) -> set[Process]:
 def _count(capture: Capture) -> None:
     """Count the refused lines, and the operations that are reported to have no line."""
     sql = capture.sql
-    for reason, count in sql.execute(
-        "select reason, count(*) from lines group by reason"
-    ).fetchall():
+    for reason, count in sql.execute(_REASONS).fetchall():
         if reason in (UNTIMED, PROXY):
             capture.dropped[reason] += count
         elif reason not in ("", MARKER, OTHER_KIND):
             capture.refused[reason] += count
     rings = sql.execute(_RING).fetchall()[0][0]
     capture.dropped["ring_full"] += rings
-    known = {name for name, *_ in sql.execute("describe lines").fetchall()}
     said = {
         process: (metadata.get("lines_dropped") or 0, metadata.get("operations_unmeasured") or 0)
         for process, metadata in capture.last.items()
     }
-    if "unmeasured" in known:
-        for hostname, pid, lines, untimed in sql.execute(_LOST).fetchall():
-            before = said.get((hostname, pid), (0, 0))
-            said[hostname, pid] = max(before[0], lines or 0), max(before[1], untimed or 0)
+    for hostname, pid, lines, untimed in sql.execute(_LOST).fetchall():
+        before = said.get((hostname, pid), (0, 0))
+        said[hostname, pid] = max(before[0], lines or 0), max(before[1], untimed or 0)
     capture.lost = {process: sum(counts) for process, counts in said.items()}
     capture.holed = {process for process, count in capture.lost.items() if count}
     capture.holed |= _rotated(capture.files)
@@ -125,30 +93,59 @@ def _count(capture: Capture) -> None:
     capture.dropped["unmeasured"] += sum(untimed for _, untimed in said.values())
 
 
-def read_here(
-    directory: Path,
-    files: Sequence[CaptureFile],
-    folder: Path,
-    everything: bool,
-    progress: Progress | None,
-) -> Notes:
-    """Read all files in this process, into Parquet files in a folder."""
-    total, done = sum(file.size for file in files), 0
-    sql = connect(folder)
-    try:
-        reader = Reader(sql, directory, folder, everything)
-        for batch in batches(files):
-            reader.read(files, batch)
-            done += sum(files[at].size for at in batch)
-            if progress:
-                progress(done, total)
-        return reader.notes
-    finally:
-        sql.close()
+class Workers(Protocol):
+    """Do what takes long: read the lines, and look at all operations."""
+
+    def read(
+        self,
+        directory: Path,
+        files: Sequence[CaptureFile],
+        folder: Path,
+        everything: bool,
+        progress: Progress | None,
+    ) -> Notes:
+        """Turn files into Parquet files; a folder of this host may be used."""
+
+    def look(self, sql: duckdb.DuckDBPyConnection, notes: Notes, once: bool) -> int | None:
+        """Make the tables of the first look in `sql`; see first_look.look()."""
+
+    def look_again(self, sql: duckdb.DuckDBPyConnection, question: Question) -> None:
+        """Make the tables of the second look in `sql`, which has what second_look.NEEDS names."""
 
 
-# Reads files as read_here() does.
-Read = Callable[[Path, Sequence[CaptureFile], Path, bool, Progress | None], Notes]
+class Here:
+    """Does all in this process."""
+
+    def read(
+        self,
+        directory: Path,
+        files: Sequence[CaptureFile],
+        folder: Path,
+        everything: bool,
+        progress: Progress | None,
+    ) -> Notes:
+        """Read all files, into Parquet files in the folder."""
+        total, done = sum(file.size for file in files), 0
+        sql = connect(folder)
+        try:
+            reader = Reader(sql, directory, folder, everything)
+            for batch in batches(files):
+                reader.read(files, batch)
+                done += sum(files[at].size for at in batch)
+                if progress:
+                    progress(done, total)
+            return reader.notes
+        finally:
+            sql.close()
+
+    def look(self, sql: duckdb.DuckDBPyConnection, notes: Notes, once: bool) -> int | None:
+        """Look for the first time; the whole capture is one share."""
+        sql.execute(f"create or replace view lines as from {parquet(notes.parts[0])}")
+        return first_look.look(sql, once)
+
+    def look_again(self, sql: duckdb.DuckDBPyConnection, question: Question) -> None:
+        """Look for the second time."""
+        second_look.look(sql, question)
 
 
 def _take_notes(capture: Capture, notes: Notes) -> None:
@@ -160,28 +157,43 @@ def _take_notes(capture: Capture, notes: Notes) -> None:
         capture.last[process] = metadata
 
 
+def _look(capture: Capture, notes: Notes, workers: Workers) -> None:
+    """Make all tables."""
+    sql = capture.sql
+    removed = workers.look(sql, notes, once=False)
+    if removed is None:
+        removed = workers.look(sql, notes, once=True)
+    capture.refused["duplicate"] += removed or 0
+    _count(capture)
+    capture.window_s = find_window_s(sql)
+    capture.bursts, capture.why_no_bursts = find_bursts(capture)
+    second_look.prepare(sql)
+    workers.look_again(sql, Question(capture.window_s, capture.bursts))
+
+
 @contextmanager
 def load(
     directory: Path,
     everything: bool = False,
     progress: Progress | None = None,
-    read: Read = read_here,
+    workers: Workers | None = None,
 ) -> Iterator[Capture]:
     """Give the contents of the JSON lines below a directory; they last until the block is left.
 
-    `everything`: also read columns that the analysis does not need. `read` turns the files into
-    columns.
+    `everything`: also read columns that the analysis does not need. Without `workers` all is done
+    in this process.
     Temporary files in TMPDIR take some 60 bytes for each operation.
 
     Raises:
         InspectorError: there is no such directory, or no file in it can be read.
         OSError, duckdb.Error: TMPDIR is full, or has no room for what does not fit into memory.
     """
+    workers = workers or Here()
     refused: Counter[str] = Counter()
     files = find_files(directory, refused)
     with tempfile.TemporaryDirectory(prefix="nccl-inspector-") as name:
         folder = Path(name)
-        notes = read(directory, files, folder, everything, progress)
+        notes = workers.read(directory, files, folder, everything, progress)
         if not notes.parts:
             raise InspectorError(f"{directory}: none of its files can be read")
         sql = connect(folder)
@@ -189,14 +201,7 @@ def load(
             capture = Capture(sql, tuple(file.name for file in files), everything, refused)
             capture.ends = _read_ends(directory, files)
             _take_notes(capture, notes)
-            sql.execute(f"create view lines as from {parquet(notes.parts)}")
-            sql.execute(
-                "create view ops as select * exclude (reason, ring_dropped) from lines "
-                "where reason = ''"
-            )
-            _count(capture)
-            capture.refused["duplicate"] += join_once(sql)
-            count_kinds(sql)
+            _look(capture, notes, workers)
             capture.refused, capture.dropped = +capture.refused, +capture.dropped
             yield capture
         finally:

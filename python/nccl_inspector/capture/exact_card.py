@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nccl_inspector.analysis.process_names import name_processes
-from nccl_inspector.capture.engine import Capture, Process
+from nccl_inspector.capture.contents import Capture, Process
 from nccl_inspector.capture.joined import Joined
 from nccl_inspector.capture.processes import node_of
 from nccl_inspector.capture.unfinished import why_unfinished
@@ -180,18 +180,15 @@ def _communicators(card: Card, joined: Joined) -> tuple[Communicator, ...]:
     )
 
 
-def as_card(capture: Capture, joined: Joined, loaded: Loaded, why_no_samples: str = "") -> Card:
-    """Return the card; its times, waiting and communicators are those of the joined operations.
-
-    `why_no_samples`: why the processes have no exact records; empty if they have.
-    """
+def as_card(capture: Capture, joined: Joined, loaded: Loaded) -> Card:
+    """Return the card; its times, waiting and communicators are those of the joined operations."""
     lost = {name: count for name, count in capture.dropped.items() if name not in _READ}
     partial = any(one.ranks_seen < one.nranks for one in joined.communicators)
     state = "partial" if capture.refused or lost or partial else "present"
     inputs = (Input("json", state, f"{len(capture.files)} files"),)
     given = JobContext(
         inputs=inputs, refused=dict(capture.refused), from_boxes=False,
-        why_no_samples=why_no_samples,
+        why_no_samples=capture.why_no_bursts,
     )  # fmt: skip
     card = build_card(loaded, given)
     quality = card.data_quality

@@ -6,45 +6,29 @@ The rank that came last did not wait, so its time T is the transfer time (analys
 
 from dataclasses import dataclass
 
+import duckdb
+
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
-from nccl_inspector.capture.collectives import ALGO_PROTO, NUMBERED
-from nccl_inspector.capture.engine import Capture
-from nccl_inspector.capture.line_schema import SIZE_CLASS, quoted
+from nccl_inspector.capture.contents import Capture
+from nccl_inspector.capture.first_look import BASE_WINDOW_S, KIND
 from nccl_inspector.capture.medians import medians
 from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.model.card import Communicator, Operations, Series, TimeLine
 from nccl_inspector.model.transport import transport_by_shape
 from nccl_inspector.system.printable import visible
 
-WINDOW_S, WINDOWS_MAX, SERIES_MAX = 10, 1000, 64
+_WINDOWS_MAX, _SERIES_MAX = 1000, 64
 
-_KIND = "comm", "func", "size_class", "algo_proto"
-_TIMES = "select *, seen > 1 and not mixed as together from joined"
 _KINDS = """
-select comm, func, size_class, algo_proto, max(nranks), count(*), min(seen),
-    count(*) filter (seen > 1 and not mixed), avg(bytes),
-    sum(waited) filter (seen > 1 and not mixed),
-    sum(total) filter (seen > 1 and not mixed), count(*) filter (mismatched),
-    count(*) filter (mixed)
-from joined group by comm, func, size_class, algo_proto
+select comm, func, size_class, algo_proto, max(nranks), sum(n)::bigint, min(least_seen),
+    sum(together)::bigint, sum(bytes)::double / sum(n), sum(waited)::hugeint, sum(busy)::hugeint,
+    sum(mismatched)::bigint, sum(mixed)::bigint
+from kinds group by comm, func, size_class, algo_proto
 order by sum(total) desc, comm, func, size_class, algo_proto
 """
-# Operations without a number that the ranks share: Send, Recv, and several of them in one call.
-_ALONE_ROWS = f"""
-select comm, func, {SIZE_CLASS} as size_class, {ALGO_PROTO} as algo_proto, rank, nranks,
-    time_ns as t, bytes
-from ops where not ({NUMBERED})
-"""
-_ALONE = f"""
-with alone as ({_ALONE_ROWS}),
-counts as (
-    select comm, func, size_class, algo_proto, rank, count(*) as n from alone group by all),
-busiest as (
-    select comm, func, size_class, algo_proto, max(n) as n from counts group by all)
-select comm, func, size_class, algo_proto, max(nranks), max(n), avg(bytes)
-from alone join busiest using (comm, func, size_class, algo_proto)
-group by comm, func, size_class, algo_proto
-order by sum(t) desc, comm, func, size_class, algo_proto
+_ALONE = """
+select comm, func, size_class, algo_proto, nranks, most, bytes::double / n
+from alone_kinds order by t desc, comm, func, size_class, algo_proto
 """
 _COMMUNICATORS = """
 select comm, any_value(comm_name), max(nranks), max(nnodes), count(distinct rank),
@@ -59,18 +43,24 @@ select comm, sum(n)::hugeint from (
 group by comm having sum(n) > 0
 """
 _UNRECORDED = f"select coalesce(sum(n), 0)::hugeint from ({_GAPS}) as gaps(comm, n)"
-# The collectives in which every rank waits for all others, and whose times can be compared.
-_WAITS = f"""seen > 1 and not mixed
-    and func in ({", ".join(map(quoted, sorted(SYNCHRONISING)))})"""
-_LAST = f"""
-select comm, last, count(*), sum(waited)::hugeint, (sum(count(*)) over (partition by comm))
-from joined where {_WAITS}
-group by comm, last order by sum(waited) desc, comm, last
+_LAST = """
+select comm, last, sum(n)::bigint, sum(waited)::hugeint,
+    (sum(sum(n)) over (partition by comm))::bigint
+from came_last group by comm, last order by sum(waited) desc, comm, last
 """
-_TOTALS = f"""
-select count(*) filter (mismatched), coalesce(sum(waited) filter ({_WAITS}), 0)::hugeint,
-    coalesce(sum(total) filter ({_WAITS}), 0)::hugeint
-from joined
+_TOTALS = """
+select sum(mismatched)::bigint, coalesce(sum(waited), 0)::hugeint, coalesce(sum(busy), 0)::hugeint
+from totals
+"""
+_SPAN = "select min(first_us) // 1000000, max(last_us) // 1000000 from totals"
+_PACED = f"""
+with busiest as (
+    select comm, func, size_class from paced
+    group by all order by sum(total) desc, comm, func, size_class limit {_SERIES_MAX})
+select comm, func, size_class, max(nranks), place * {BASE_WINDOW_S} // $1 - $2 as at_window,
+    sum(n)::bigint, sum(bytes)::hugeint, sum(t)::hugeint
+from paced join busiest using (comm, func, size_class)
+group by comm, func, size_class, at_window order by all
 """
 
 
@@ -122,7 +112,7 @@ def _notes(
 
 def _operations(capture: Capture) -> list[Operations]:
     found = []
-    times = medians(capture.sql, _TIMES, (*_KIND, "together"), "t")
+    times = medians(capture.sql, "kind_middles", "kind_values", (*KIND, "together"))
     for row in capture.sql.execute(_KINDS).fetchall():
         comm, func, size, algo_proto, nranks, count, least, together = row[:8]
         mean_bytes, waiting_ns, busy_ns, mismatched, mixed = row[8:]
@@ -142,7 +132,7 @@ def _operations(capture: Capture) -> list[Operations]:
                 notes=_notes(nranks, count, least, together + mixed, mismatched, mixed),
             )
         )
-    times = medians(capture.sql, _ALONE_ROWS, _KIND, "t")
+    times = medians(capture.sql, "alone_middles", "alone_values", KIND)
     for comm, func, size, algo_proto, nranks, count, mean_bytes in capture.sql.execute(
         _ALONE
     ).fetchall():
@@ -181,29 +171,24 @@ def _communicators(capture: Capture) -> list[Communicator]:
     return found
 
 
+def find_window_s(sql: duckdb.DuckDBPyConnection) -> int:
+    """Return the length of the windows of time lines: BASE_WINDOW_S, or a multiple of it."""
+    first, last = sql.execute(_SPAN).fetchall()[0]
+    window_s = BASE_WINDOW_S
+    while first is not None and last // window_s - first // window_s >= _WINDOWS_MAX:
+        window_s *= 2
+    return window_s
+
+
 def _timeline(capture: Capture) -> TimeLine:
-    """Return the busiest kinds in windows of equal length, a multiple of WINDOW_S."""
-    first, last = capture.sql.execute(
-        "select min(when_us) // 1000000, max(when_us) // 1000000 from joined where seen > 1"
-    ).fetchall()[0]
+    """Return the busiest kinds in windows of equal length."""
+    first, last = capture.sql.execute(_SPAN).fetchall()[0]
     if first is None:
         return TimeLine()
-    window_s = WINDOW_S
-    while last // window_s - first // window_s >= WINDOWS_MAX:
-        window_s *= 2
+    window_s = capture.window_s
     start = first // window_s
     windows = last // window_s - start + 1
-    rows = capture.sql.execute(
-        f"""with busiest as (
-            select comm, func, size_class from joined
-            where seen > 1 and not mixed and when_us is not null
-            group by all order by sum(total) desc, comm, func, size_class limit {SERIES_MAX})
-        select comm, func, size_class, max(nranks),
-            when_us // 1000000 // {window_s} - {start} as place, count(*), sum(bytes), sum(t)
-        from joined join busiest using (comm, func, size_class)
-        where seen > 1 and not mixed and when_us is not null
-        group by comm, func, size_class, place order by all"""
-    ).fetchall()
+    rows = capture.sql.execute(_PACED, [window_s, start]).fetchall()
     shapes = dict(
         capture.sql.execute("select comm, max(nnodes) from counted group by comm").fetchall()
     )

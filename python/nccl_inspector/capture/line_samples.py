@@ -1,25 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of a capture as the exact records that a box keeps: `model.Samples`.
+"""The operations of a capture as the exact records that a box keeps: `model.Samples`."""
 
-The records of all ranks are judged together (analysis/replay/). That takes much longer than reading
-lines. So of a large capture only the operations in some bursts of Unix time are taken. The bursts
-are the same for all processes, by the rule in plugin/box/box.h.
-"""
-
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nccl_inspector.analysis.replay.arrays import Ints, Mask, medians, number_rows
-from nccl_inspector.analysis.replay.records import RECORDS_MAX
-from nccl_inspector.box.sample_table import LENGTH_BITS_MIN, PERIOD_BITS_MAX, PERIODS_MIN
-from nccl_inspector.capture.collectives import NUMBERED
-from nccl_inspector.capture.engine import Capture, Process
+from nccl_inspector.capture.contents import Bursts, Capture, Process
 from nccl_inspector.capture.ids import comm_id, index_of
 from nccl_inspector.capture.line_records import RANKS_MAX
-from nccl_inspector.capture.line_schema import SIZE_CLASS
+from nccl_inspector.capture.second_look import RECORD_KIND
 from nccl_inspector.model.process import (
     ALGOS,
     FUNCS,
@@ -35,69 +27,17 @@ from nccl_inspector.model.process import (
 from nccl_inspector.model.sample_columns import SampleColumns
 from nccl_inspector.system.printable import visible
 
-# Operations of each process that are judged; replay.records has the limit for all processes
-# together.
-_PROCESS_ROWS_MAX, _PROCESS_ROWS_MIN = 32768, 256
-ALL_BITS = 34  # length and period of bursts if all operations are taken
-SLOT_BITS = 28  # to choose bursts, operations are counted in slots of 2^n ns
 _APART = 0.3  # numbers of operations differ if their logarithms differ by more
 _GROUP_MEMBERS_MAX = 8  # the plugin keeps no records of the members of larger groups
 _CLOCK_WINDOW_NS = 60 * NS_PER_S
 _ONE_CLOCK_NS = NS_PER_S // 10  # GPUs of a process whose clocks differ by less share a clock
 _CLOCK_ERROR_MAX_NS = 3600 * NS_PER_S  # a start that is this far from the end's Unix time is wrong
 
-_KIND = """hash(hostname, pid, comm, rank, func, size_class, coalesce(algo, ''),
-    coalesce(proto, ''))"""
 _KINDS = f"""
-select {_KIND}, hostname, pid, comm, rank, func, size_class, algo, proto, any_value(comm_name),
-    max(nranks), max(nnodes)
+select {RECORD_KIND}, hostname, pid, comm, rank, func, size_class, algo, proto,
+    any_value(comm_name), max(nranks), max(nnodes)
 from counted group by hostname, pid, comm, rank, func, size_class, algo, proto
 order by hostname, pid, comm, rank, func, size_class, algo, proto
-"""
-# A group of Sends and Recvs that forms one collective operation, and the number of its members.
-_WHOLE = "coalesce(algo = 'GROUP' and func in ('AlltoAll', 'Gather', 'Scatter'), false)"
-_MEMBERS = "(greatest(nranks, 1) - 1) * if(func = 'AlltoAll', 2, 1)"
-_SLOTS = f"""
-select (when_us * 1000) >> {SLOT_BITS} as slot,
-    greatest(sum(if({_WHOLE}, 1 - {_MEMBERS}, 1)), 0)::bigint as operations
-from ops where start_ns is not null group by slot order by slot
-"""
-_RECORD = f"""{_KIND} as kind, start_ns, by_gpu_clock, time_ns, when_us * 1000 as heard_ns,
-    if(peer between 0 and {RANKS_MAX}, peer, {PEER_NONE}) as peer, bytes::bigint as bytes, sn,
-    coalesce(algo = 'GROUP', false) as grouped, source is distinct from 'kernel_gpu' as by_cpu"""
-_OPS = f"(select *, {SIZE_CLASS} as size_class from ops) where start_ns is not null"
-_NUMBERED = f"select {_RECORD}, sn + 1 as number from {_OPS} and {NUMBERED}"
-# Operations without a number that the ranks share are numbered in the order of their rank's calls.
-_COUNTED = f"""
-select {_RECORD}, hash(hostname, pid, comm, rank) as stream, {_WHOLE} as whole, row_number() over (
-    partition by algo is not null, hash(hostname, pid, comm, rank, func, peer) order by sn
-    ) as number
-from {_OPS} and not ({NUMBERED})
-"""
-# The members of such a group lie within its time, and their numbers are not above its number.
-_ALONE = """
-with counted_ as ({counted}), here as (select * from counted_ {within}),
-    wholes as (select stream, sn, start_ns, start_ns + time_ns as end_ns from here where whole)
-select here.* exclude (stream, whole)
-from here asof left join wholes on here.stream = wholes.stream and here.sn <= wholes.sn
-where here.peer < 0 or wholes.sn is null or here.start_ns < wholes.start_ns
-    or here.start_ns + here.time_ns > wholes.end_ns
-"""
-_PAIRS = """
-select sum(n) filter (func = 'Send'), sum(n) filter (func = 'Recv'),
-    list(distinct hostname), list(distinct pid)
-from (
-    select comm, if(func = 'Send', rank, peer) as source, if(func = 'Send', peer, rank) as target,
-        func, hostname, pid, count(*) as n
-    from ops where kind = 'p2p' and func in ('Send', 'Recv') and peer <> rank group by all)
-group by comm, source, target
-"""
-_GROUPS = """
-select min(n), max(n), list(distinct hostname), list(distinct pid)
-from (
-    select comm, func, rank, hostname, pid, count(*) as n
-    from ops where algo = 'GROUP' and func <> 'SendRecv' group by all)
-group by comm, func
 """
 
 
@@ -122,14 +62,6 @@ class LineSamples:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """The records of each process, or as text why there are none."""
-
-    by_process: dict[Process, LineSamples] = field(default_factory=dict)
-    why_not: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class _OpRows:
     """A table with a row for each operation of each process, in any order."""
 
@@ -149,50 +81,6 @@ class _OpRows:
 
     def take(self, which: Mask | Ints) -> "_OpRows":
         return _OpRows(*(getattr(self, name)[which] for name in self.__slots__))
-
-
-def choose_bursts(slots: Ints, counts: Ints, most: int) -> tuple[int, int]:
-    """Return length and period, as bits, of bursts with about `most` operations or fewer.
-
-    `slots`: Unix times in units of 2^SLOT_BITS ns, in increasing order. `counts`: the operations
-    that ended in each slot.
-    """
-    length, period = ALL_BITS, ALL_BITS
-    while period < PERIOD_BITS_MAX:
-        part = min(2.0 ** (length - SLOT_BITS), 1.0)  # the part of a slot that is in a burst
-        if part * int(counts.sum()) <= most:
-            break
-        periods = len(np.unique(slots >> (period - SLOT_BITS)))
-        if periods < PERIODS_MIN and length > LENGTH_BITS_MIN:
-            length -= 1
-        else:
-            period += 1
-        inside = slots & ((1 << (period - SLOT_BITS)) - 1)
-        kept = inside < max((1 << length) >> SLOT_BITS, 1)
-        slots, counts = slots[kept], counts[kept]
-    return length, period
-
-
-def _why_unjoinable(capture: Capture) -> str:
-    """Return why Sends, Recvs and groups cannot be joined over the ranks; empty: they can.
-
-    They are joined by counting, so both sides need the same first line. A rank that was killed
-    lacks only the last lines, which is no problem.
-    """
-    holed = capture.holed
-    if not holed:
-        return ""
-    odd = 0
-    for query in (_PAIRS, _GROUPS):
-        for one, other, hosts, pids in capture.sql.execute(query).fetchall():
-            differ = one is not None and other is not None and one != other
-            odd += differ and any((host, pid) in holed for host in hosts for pid in pids)
-    if not odd:
-        return ""
-    return (
-        "lines are missing (dropped, or gone with an older file), so not all Sends, Recvs and "
-        "groups of them can be joined over the ranks"
-    )
 
 
 def _fetch(capture: Capture, query: str) -> dict[str, NDArray[Any]]:
@@ -234,16 +122,9 @@ def _kinds(capture: Capture) -> _Kinds:
     )  # fmt: skip
 
 
-def _rows(capture: Capture, kinds: _Kinds, length: int, period: int) -> _OpRows:
+def _rows(capture: Capture, kinds: _Kinds) -> _OpRows:
     """Return the operations in the bursts."""
-    within = ""
-    if length < period:
-        within = f"where heard_ns & {(1 << period) - 1} < {1 << length}"
-    found = _fetch(
-        capture,
-        f"select * from ({_NUMBERED}) {within} "
-        f"union all by name ({_ALONE.format(counted=_COUNTED, within=within)})",
-    )
+    found = _fetch(capture, "select * from records")
     order = np.argsort(kinds.keys)
     keys = found.pop("kind").astype(np.uint64)
     kind = order[np.searchsorted(kinds.keys[order], keys)]
@@ -352,7 +233,7 @@ def _ordinals(rows: _OpRows, kinds: _Kinds) -> Ints:
 
 
 def _tables(
-    rows: _OpRows, kinds: _Kinds, length: int, period: int, lost: dict[Process, int]
+    rows: _OpRows, kinds: _Kinds, bursts: Bursts, lost: dict[Process, int]
 ) -> dict[Process, LineSamples]:
     order = np.lexsort((rows.start_ns, rows.process))
     rows = rows.take(order)
@@ -376,28 +257,16 @@ def _tables(
         )
         mine = range(first, int(firsts[number + 1]))
         named = tuple(kinds.kinds[at]._replace(created_ns=int(ordinals[at])) for at in mine)
-        found[who] = LineSamples(named, length, period, lost.get(who, 0), table)
+        found[who] = LineSamples(
+            named, bursts.length_bits, bursts.period_bits, lost.get(who, 0), table
+        )
     return found
 
 
-def _rows_max(processes: int) -> int:
-    """Return how many operations to take; more would hardly improve the result, but take longer."""
-    return min(_PROCESS_ROWS_MAX * processes, max(RECORDS_MAX, _PROCESS_ROWS_MIN * processes))
-
-
-def sample_lines(capture: Capture) -> Sampled:
+def sample_lines(capture: Capture) -> dict[Process, LineSamples]:
     """Return the records of each process; of a large capture only those in bursts of time."""
-    why_not = _why_unjoinable(capture)
-    if why_not:
-        return Sampled(why_not=why_not)
-    slots = _fetch(capture, _SLOTS)
-    if not len(slots["slot"]):
-        return Sampled(
-            why_not="these lines do not say when an operation began (NVIDIA's do so only if "
-            "NCCL_INSPECTOR_DUMP_VERBOSE is set)"
-        )
+    if capture.bursts is None:
+        return {}
     kinds = _kinds(capture)
-    most = _rows_max(len(kinds.processes))
-    length, period = choose_bursts(slots["slot"], slots["operations"], most)
-    rows = _on_unix_time(_without_large_groups(_rows(capture, kinds, length, period)))
-    return Sampled(_tables(rows, kinds, length, period, capture.lost))
+    rows = _on_unix_time(_without_large_groups(_rows(capture, kinds)))
+    return _tables(rows, kinds, capture.bursts, capture.lost)

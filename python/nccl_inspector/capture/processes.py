@@ -5,16 +5,13 @@ So everything that judges node summaries can judge JSON lines too, NVIDIA's as w
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
 from math import nan
 from typing import Any
 
-from nccl_inspector.capture.engine import Capture
-from nccl_inspector.capture.engine import Process as ProcessId
+from nccl_inspector.capture.contents import Capture
+from nccl_inspector.capture.contents import Process as ProcessId
 from nccl_inspector.capture.ids import comm_id, index_of
-from nccl_inspector.capture.joined import WINDOW_S
-from nccl_inspector.capture.line_samples import Sampled
-from nccl_inspector.capture.line_schema import SIZE_CLASS
+from nccl_inspector.capture.line_samples import sample_lines
 from nccl_inspector.capture.unions import find_unions
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.process import (
@@ -41,7 +38,6 @@ from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import UID_UNKNOWN, Head, NodeSummary
 from nccl_inspector.system.printable import visible
 
-_LINES_MAX = 8  # for each process, as in a box
 _COMMS = """
 select hostname, pid, comm, rank, any_value(comm_name), max(nranks), max(nnodes), min(first_us),
     max(last_us), sum(n)::bigint, max(last_sn), bool_or(by_gpu), bool_or(by_cpu)
@@ -55,43 +51,25 @@ with buckets as (
         max(last_sn) as last_sn
     from counted group by all)
 select hostname, pid, comm, rank, func, size_class, algo, proto, sum(n)::bigint,
-    sum(bytes)::hugeint, sum(busy_ns)::hugeint, min(least_ns), max(most_ns), sum(rate),
+    sum(bytes)::hugeint, sum(busy_ns)::hugeint, min(least_ns), max(most_ns), sum(rate)::hugeint,
     min(first_sn), max(last_sn), list(bucket order by bucket), list(n order by bucket)
 from buckets group by hostname, pid, comm, rank, func, size_class, algo, proto order by all
 """
 _PEERS = """
-select hostname, pid, comm, rank, func, peer, count(*), sum(bytes)::hugeint,
-    sum(time_ns)::hugeint, sum(log2(greatest(bytes, 1) / time_ns)),
-    max(log2(greatest(bytes, 1) / time_ns))
-from ops where kind = 'p2p' and peer >= 0 group by hostname, pid, comm, rank, func, peer
-order by all
+select hostname, pid, comm, rank, func, peer, sum(n)::bigint, sum(bytes)::hugeint,
+    sum(busy)::hugeint, sum(rate)::hugeint, max(best_rate)
+from peers group by all order by all
 """
-# Texts are represented by their hash while the operations are read.
-_LINE = "hash(hostname, pid, comm, rank, func, size_class)"
-_BUSIEST = f"""
-create or replace table busiest as
-select {_LINE} as line, hostname, pid, comm, rank, func, size_class from counted
-group by hostname, pid, comm, rank, func, size_class
-qualify row_number() over (
-    partition by hostname, pid order by sum(busy_ns) desc, comm, func, size_class) <= {_LINES_MAX}
-"""
-# median() keeps all times, so only so many operations are looked at together.
-_OPERATIONS_AT_ONCE = 5_000_000
-_PLACES = """
-select when_us // 1000000 // $1 as place, count(*)
-from ops where when_us is not null group by place order by place
-"""
-_WINDOWS = f"""
-with windows as (
-    select {_LINE} as line, when_us // 1000000 // $1 * $1 as start_s, count(*) as n,
-        sum(bytes)::hugeint as bytes, sum(time_ns)::hugeint as busy_ns, min(time_ns) as least_ns,
-        median(time_ns) as middle_ns, min(sn) as first_sn, max(sn) as last_sn
-    from (select *, {SIZE_CLASS} as size_class from ops)
-    where when_us >= $2 and when_us < $3 and {_LINE} in (select line from busiest)
-    group by line, start_s)
+_WINDOWS = """
+with whole as (
+    select line, start_s, sum(n)::bigint as n, sum(bytes)::hugeint as bytes,
+        sum(busy_ns)::hugeint as busy_ns, min(least_ns) as least_ns,
+        (sum(middle_ns::hugeint * n) // sum(n))::bigint as middle_ns, min(first_sn) as first_sn,
+        max(last_sn) as last_sn
+    from windows group by line, start_s)
 select hostname, pid, comm, rank, func, size_class, start_s, n, bytes, busy_ns, least_ns, middle_ns,
     first_sn, last_sn
-from windows join busiest using (line) order by all
+from whole join busiest using (line) order by all
 """
 
 
@@ -113,11 +91,10 @@ def node_of(capture: Capture, who: ProcessId) -> str:
 class _Builder:
     """Combines the results of the queries for each process."""
 
-    def __init__(self, capture: Capture, window_s: int, sampled: Sampled) -> None:
+    def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._samples = sampled.by_process
+        self._samples = sample_lines(capture)
         self._unions = find_unions(capture)
-        self._window_s = window_s
         self.comms: dict[ProcessId, list[Comm]] = defaultdict(list)
         self.keys: dict[ProcessId, list[Key]] = defaultdict(list)
         self.peers: dict[ProcessId, list[Peer]] = defaultdict(list)
@@ -134,33 +111,16 @@ class _Builder:
             self._key(*row)
         for row in sql.execute(_PEERS).fetchall():
             self._peer(*row)
-        sql.execute(_BUSIEST)
+        window_s = self._capture.window_s
         windows: dict[tuple[Any, ...], list[Window]] = defaultdict(list)
-        for begin_us, end_us in self._spans():
-            for row in sql.execute(_WINDOWS, [self._window_s, begin_us, end_us]).fetchall():
-                start, ops, size, busy, least, middle, first, last = row[6:]
-                windows[row[:6]].append(
-                    Window(start, 0, ops, size, busy, least, int(middle), first, last)
-                )
+        for row in sql.execute(_WINDOWS).fetchall():
+            start, ops, size, busy, least, middle, first, last = row[6:]
+            windows[row[:6]].append(Window(start, 0, ops, size, busy, least, middle, first, last))
         for (host, pid, comm, rank, func, size), found in sorted(windows.items()):
             own = self.lines[host, pid]
             since = found[0].start_s
             at = index_of(FUNCS, func)
-            own.append(Line(comm_id(comm), rank, at, size, self._window_s, since, tuple(found)))
-
-    def _spans(self) -> Iterator[tuple[int, int]]:
-        """Yield spans of time of whole windows, us, each with about _OPERATIONS_AT_ONCE."""
-        begin, operations = -1, 0
-        found = self._capture.sql.execute(_PLACES, [self._window_s]).fetchall()
-        window_us = self._window_s * 1_000_000
-        for place, count in found:
-            if begin >= 0 and operations + count > _OPERATIONS_AT_ONCE:
-                yield begin * window_us, place * window_us
-                begin, operations = -1, 0
-            begin = place if begin < 0 else begin
-            operations += count
-        if begin >= 0:
-            yield begin * window_us, (found[-1][0] + 1) * window_us
+            own.append(Line(comm_id(comm), rank, at, size, window_s, since, tuple(found)))
 
     def _comm(
         self, host: str, pid: int, comm: str, rank: int, name: str | None, nranks: int,
@@ -181,23 +141,22 @@ class _Builder:
     def _key(
         self, host: str, pid: int, comm: str, rank: int, func: str, size: int, algo: str,
         proto: str, count: int, size_bytes: int, busy_ns: int, least_ns: int, most_ns: int,
-        rate: float, first: int, last: int, buckets: list[int], counts: list[int],
+        rate: int, first: int, last: int, buckets: list[int], counts: list[int],
     ) -> None:  # fmt: skip
         self.keys[host, pid].append(
             Key(self._index[host, pid, comm, rank], index_of(FUNCS, func), size,
                 index_of(ALGOS, algo), index_of(PROTOS, proto), count, size_bytes, busy_ns,
-                least_ns, most_ns, int(rate * (1 << 20)), first, last, 0, 0, 0, 0,
+                least_ns, most_ns, rate, first, last, 0, 0, 0, 0,
                 Histogram(tuple(buckets), tuple(counts)))
         )  # fmt: skip
 
     def _peer(
         self, host: str, pid: int, comm: str, rank: int, func: str, peer: int, count: int,
-        size_bytes: int, busy_ns: int, rate: float, best: float,
+        size_bytes: int, busy_ns: int, rate: int, best: int,
     ) -> None:  # fmt: skip
         at = self._index[host, pid, comm, rank]
-        rates = int(rate * (1 << 20)), int(best * (1 << 20))
         self.peers[host, pid].append(
-            Peer(at, index_of(FUNCS, func), peer, count, size_bytes, busy_ns, *rates)
+            Peer(at, index_of(FUNCS, func), peer, count, size_bytes, busy_ns, rate, best)
         )
 
     def _unions_of(self, who: ProcessId) -> tuple[Union, ...]:
@@ -244,17 +203,15 @@ def _head(node: str, nodes: list[str], processes: list[Process], said: dict[str,
     )  # fmt: skip
 
 
-def as_summaries(
-    capture: Capture, window_s: int = WINDOW_S, sampled: Sampled | None = None
-) -> Loaded:
-    """Return the capture's processes by node; `window_s`: window of their time lines, in seconds.
+def as_summaries(capture: Capture) -> Loaded:
+    """Return the capture's processes by node.
 
     User, account and partition are empty. The nodes are those with records.
 
     Raises:
         InspectorError: there is no operation in the capture.
     """
-    builder = _Builder(capture, window_s, sampled or Sampled())
+    builder = _Builder(capture)
     builder.fill()
     nodes: dict[str, list[Process]] = defaultdict(list)
     said: dict[str, dict[str, Any]] = {}

@@ -25,6 +25,7 @@ from nccl_inspector.capture.line_schema import quoted, select_lines
 from nccl_inspector.capture.lines import read_lines
 from nccl_inspector.capture.members import COLL, P2P
 from nccl_inspector.capture.restore import needs_context, restored
+from nccl_inspector.capture.shares import share_sql
 from nccl_inspector.errors import RefusedError
 
 MEMORY = "1GB"  # for DuckDB; the rest of the process needs some 200 MB
@@ -39,7 +40,8 @@ NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # as DuckDB's 
 class Notes:
     """What was found besides the operations."""
 
-    parts: list[str] = field(default_factory=list)  # Parquet files, one row for each line
+    # Parquet files by share (shares.py), with one row for each line.
+    parts: dict[int, list[str]] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)  # lines, by reason
     unknown: Counter[str] = field(default_factory=Counter)  # members not in members.py
     # Metadata of the lines that were looked at: of the first ones, and of the last one of a file.
@@ -47,10 +49,15 @@ class Notes:
 
     def add(self, other: "Notes") -> None:
         """Add what was found in later files."""
-        self.parts += other.parts
+        self.add_parts(other.parts)
         self.refused.update(other.refused)
         self.unknown.update(other.unknown)
         self.metadata += other.metadata
+
+    def add_parts(self, parts: Mapping[int, Sequence[str]]) -> None:
+        """Add files to the shares."""
+        for share, names in parts.items():
+            self.parts.setdefault(share, []).extend(names)
 
 
 def parquet(parts: Sequence[str]) -> str:
@@ -148,13 +155,18 @@ class Reader:
         folder: Path,
         everything: bool,
         prefix: str = "",
+        shares: int = 1,
     ) -> None:
-        """`everything`: also read columns that the analysis does not need."""
+        """`everything`: also read columns that the analysis does not need.
+
+        `shares`: into how many shares the lines are divided.
+        """
         self._sql = sql
         self._directory = directory
         self._folder = folder
         self._everything = everything
         self._prefix = prefix
+        self._shares = shares
         self._written = 0
         self.notes = Notes()
 
@@ -226,28 +238,43 @@ class Reader:
         everything = self._everything or gzipped
         try:
             with source() as paths:
-                part = self._write(select_lines(paths, COLL, everything, gzipped))
-            other = f"select count(*) from {parquet([part])} where reason = 'other_kind'"
-            parts = [part]
-            if self._sql.execute(other).fetchall()[0][0]:
+                written = [self._write(select_lines(paths, COLL, everything, gzipped))]
+            if self._has_other_kind(written[0]):
                 where = "where reason not in ('not_a_record', 'proxy_trace', 'dump_stats')"
                 with source() as paths:
                     query = select_lines(paths, P2P, everything, gzipped)
-                    parts.append(self._write(query, where))
+                    written.append(self._write(query, where))
         except (duckdb.IOException, duckdb.InvalidInputException) as err:
             if any(words in str(err) for words in NO_ROOM):
                 raise  # the file is not the cause
             return False
-        self.notes.parts += parts
+        for parts in written:
+            self.notes.add_parts(parts)
         return True
 
-    def _write(self, query: str, where: str = "") -> str:
+    def _has_other_kind(self, parts: Mapping[int, Sequence[str]]) -> bool:
+        listed = [name for names in parts.values() for name in names]
+        question = f"select count(*) from {parquet(listed)} where reason = 'other_kind'"
+        return bool(listed) and self._sql.execute(question).fetchall()[0][0] > 0
+
+    def _write(self, query: str, where: str = "") -> dict[int, list[str]]:
+        """Write lines; return the files by share."""
         self._written += 1
-        name = str(self._folder / f"{self._prefix}{self._written}.parquet")
+        place = self._folder / f"{self._prefix}{self._written}.parquet"
+        into = f"to {quoted(str(place))} (format parquet"
+        if self._shares == 1:
+            self._sql.execute(f"copy (select * from ({query}) {where}) {into})")
+            return {0: [str(place)]}
+        share = share_sql(self._shares)
         self._sql.execute(
-            f"copy (select * from ({query}) {where}) to {quoted(name)} (format parquet)"
+            f"copy (select *, {share} as share from ({query}) {where}) {into}, partition_by share)"
         )
-        return name
+        if not place.exists():  # there was no line
+            return {}
+        return {
+            int(folder.name.removeprefix("share=")): sorted(map(str, folder.iterdir()))
+            for folder in sorted(place.iterdir())
+        }
 
     def _read_copy(
         self,

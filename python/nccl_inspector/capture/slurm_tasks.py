@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a large capture with the tasks of a Slurm step, which share a directory.
+"""Read and join a large capture with the tasks of Slurm steps, which share a directory.
 
-The files are divided into pieces; large ones that are not compressed are cut between two lines, and
-read from where they are. A task takes the next piece that nobody has taken, makes Parquet
-files of it, and puts its notes beside them last. What a task that died had taken is left without
-notes, and is read again: first by another step, then here.
+The tasks do what is in task.py, in three rounds. A round is a step. What its tasks have left is
+done by another step, and after that here.
 """
 
-import json
 import os
 import secrets
 import shutil
@@ -18,136 +15,50 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
+from nccl_inspector.capture import collectives, first_look, second_look, task
 from nccl_inspector.capture.capture_files import CaptureFile
 from nccl_inspector.capture.engine import Progress
-from nccl_inspector.capture.file_parts import PART_BYTES_MIN, Part, parts_of
-from nccl_inspector.capture.reader import Notes, Reader, batches, connect
+from nccl_inspector.capture.exchange import read_tables, write_tables
+from nccl_inspector.capture.pieces import divide
+from nccl_inspector.capture.reader import Notes, parquet
+from nccl_inspector.capture.second_look import Question
+from nccl_inspector.capture.shares import SHARES_MAX
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.wording import number
-from nccl_inspector.system.atomic import replace_file
 from nccl_inspector.system.own_code import words_to_run
 
-_PLAN = "plan.json"
 _STEPS_MAX = 2
 _LOOK_S, _END_S = 0.5, 10.0
-_PIECES_PER_TASK = 4  # so that no task waits long for the last one
+_NEEDS = "needs"
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """Files that are read together, or a part of one."""
+class _Round:
+    """Items that the tasks of a step share."""
 
-    files: list[int]
-    part: Part | None = None
+    name: str
+    plan: dict[str, Any]
+    item: str  # what an item is called
+    done: str  # what is done with it
+    # Called with the items that are not done.
+    progress: Callable[[list[int]], None] | None = None
 
-    def size(self, files: Sequence[CaptureFile]) -> int:
-        """Return how many bytes it has."""
-        if self.part is not None:
-            return self.part.end - self.part.begin
-        return sum(files[one].size for one in self.files)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is to be read, for all tasks."""
-
-    directory: str
-    everything: bool
-    files: list[CaptureFile]
-    pieces: list[_Piece]
+    @property
+    def items(self) -> int:
+        return int(self.plan["items"])
 
 
-def _write(path: Path, what: object) -> None:
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        replace_file(folder, path.name, json.dumps(what).encode(), 0o600)
-    finally:
-        os.close(folder)
-
-
-def _read_plan(work: Path) -> _Plan:
-    said = json.loads((work / _PLAN).read_text())
-    files = [CaptureFile(**one) for one in said["files"]]
-    pieces = [
-        _Piece(one["files"], Part(**one["part"]) if one["part"] else None) for one in said["pieces"]
-    ]
-    return _Plan(said["directory"], said["everything"], files, pieces)
-
-
-def _read_notes(work: Path, at: int) -> Notes:
-    said = json.loads((work / f"{at}.json").read_text())
-    notes = Notes([str(work / name) for name in said["parts"]], metadata=said["metadata"])
-    notes.refused.update(said["refused"])
-    notes.unknown.update(said["unknown"])
-    return notes
-
-
-def _is_mine(work: Path, step: str, at: int) -> bool:
-    """Take a piece for this process; False: another one has it."""
-    try:
-        os.close(os.open(work / f"{step}.{at}.taken", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    except FileExistsError:
-        return False
-    return True
-
-
-def _read_piece(plan: _Plan, work: Path, at: int) -> None:
-    """Read one piece, and put its notes there last."""
-    own = f"{at}-{secrets.token_hex(4)}"
-    spilled = work / f"{own}.spilled"
-    spilled.mkdir(mode=0o700)
-    sql = connect(spilled)
-    try:
-        reader = Reader(sql, Path(plan.directory), work, plan.everything, f"{own}-")
-        piece = plan.pieces[at]
-        if piece.part is None:
-            reader.read(plan.files, piece.files)
-        else:
-            reader.read_part(plan.files[piece.files[0]], piece.files[0], piece.part)
-    finally:
-        sql.close()
-        shutil.rmtree(spilled, ignore_errors=True)
-    notes = reader.notes
-    said = {
-        "parts": [Path(one).name for one in notes.parts],
-        "refused": dict(notes.refused),
-        "unknown": dict(notes.unknown),
-        "metadata": notes.metadata,
-    }
-    _write(work / f"{at}.json", said)
-
-
-def _first_piece(pieces: int) -> int:
-    """Return where this task begins, so that tasks do not all ask for the same pieces."""
-    try:
-        return int(os.environ["SLURM_PROCID"]) * pieces // int(os.environ["SLURM_NTASKS"]) % pieces
-    except (KeyError, ValueError, ZeroDivisionError):
-        return 0
-
-
-def main(words: Sequence[str]) -> int:
-    """Be one task: read pieces until none is left. The words are the directory and the step."""
-    work, step = Path(words[0]), words[1]
-    try:
-        plan = _read_plan(work)
-        first = _first_piece(len(plan.pieces))
-        for at in (*range(first, len(plan.pieces)), *range(first)):
-            if not (work / f"{at}.json").exists() and _is_mine(work, step, at):
-                _read_piece(plan, work, at)
-    except (OSError, ValueError, duckdb.Error) as err:
-        print(f"nccl-inspector: {work}: {str(err).splitlines()[0]}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _missing(plan: _Plan, work: Path) -> list[int]:
+def _missing(work: Path, round_: _Round) -> list[int]:
     there = {path.name for path in work.iterdir()}
-    return [at for at in range(len(plan.pieces)) if f"{at}.json" not in there]
+    return [
+        at for at in range(round_.items) if task.notes_path(work, round_.name, at).name not in there
+    ]
 
 
 def _look_anew(work: Path) -> None:
@@ -156,24 +67,9 @@ def _look_anew(work: Path) -> None:
     (work / "looked").unlink()
 
 
-def _finer(files: Sequence[CaptureFile], tasks: int) -> list[_Piece]:
-    """Divide files into pieces; into more than for one process if there would be too few."""
-    wanted = tasks * _PIECES_PER_TASK
-    most_bytes = max(PART_BYTES_MIN, sum(one.size for one in files) // wanted)
-    cut = {at for at, one in enumerate(files) if not one.gzipped and one.size >= 2 * most_bytes}
-    found = [
-        _Piece([at], part) for at in sorted(cut) for part in parts_of(files[at].size, most_bytes)
-    ]
-    most = max(1, (len(files) - len(cut)) // wanted)
-    for batch in batches(files):
-        whole = [at for at in batch if at not in cut]
-        found += [_Piece(whole[at : at + most]) for at in range(0, len(whole), most)]
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class SlurmReader:
-    """Reads files as engine.read_here() does, with the tasks of a step.
+@dataclass(slots=True)
+class SlurmTasks:
+    """Does what engine.Workers describes with the tasks of steps.
 
     `work` is a directory of ours that all nodes see; `say` is told of what went wrong.
     """
@@ -181,8 +77,12 @@ class SlurmReader:
     tasks: int
     work: Path
     say: Callable[[str], None]
+    _parts: list[list[str]] = field(default_factory=list)  # of each share, below `work`
+    _everything: bool = False
+    _once: bool = False
+    _folders: list[str] = field(default_factory=list)  # of each share, from the first look
 
-    def __call__(
+    def read(
         self,
         directory: Path,
         files: Sequence[CaptureFile],
@@ -190,7 +90,7 @@ class SlurmReader:
         everything: bool,
         progress: Progress | None,
     ) -> Notes:
-        """Read them; `folder` is not used, because it is of this host.
+        """Read all files; `folder` is not used, because it is of this host.
 
         Raises:
             InspectorError: there is no srun, or `work` cannot be used.
@@ -198,32 +98,103 @@ class SlurmReader:
         del folder
         if shutil.which("srun") is None:
             raise InspectorError("--slurm: there is no srun here")
-        plan = _Plan(str(directory.absolute()), everything, list(files), _finer(files, self.tasks))
+        self._everything = everything
+        pieces = divide(files, self.tasks)
+        sizes = [piece.size(files) for piece in pieces]
+
+        def show(left: list[int]) -> None:
+            if progress:
+                progress(sum(sizes) - sum(sizes[at] for at in left), sum(sizes))
+
+        plan = {
+            "items": len(pieces), "directory": str(directory.absolute()), "everything": everything,
+            "shares": min(self.tasks, SHARES_MAX), "files": [asdict(one) for one in files],
+            "pieces": [asdict(one) for one in pieces],
+        }  # fmt: skip
+        with self._told():
+            whole = Notes()
+            for said in self._do(_Round(task.READ, plan, "piece", "read", show)):
+                whole.add(task.notes_of_piece(self.work, said))
+            self._parts = [
+                [str(Path(name).relative_to(self.work)) for name in names]
+                for _, names in sorted(whole.parts.items())
+            ]
+            return whole
+
+    def look(self, sql: duckdb.DuckDBPyConnection, notes: Notes, once: bool) -> int | None:
+        """Look at all shares for the first time.
+
+        Raises:
+            InspectorError: `work` cannot be used.
+        """
+        plan = {"items": len(self._parts), "parts": self._parts, "once": once}
+        with self._told():
+            name = task.LOOK_ONCE if once else task.LOOK
+            said = self._do(_Round(name, plan, "share", "joined"))
+            if any(one["removed"] is None for one in said):
+                return None
+            self._once, self._folders = once, [one["folder"] for one in said]
+            folders = [self.work / name for name in self._folders]
+            read_tables(sql, first_look.TABLES, folders)
+            if self._everything:
+                self._view(sql, notes, folders)
+            return sum(int(one["removed"]) for one in said)
+
+    def _view(self, sql: duckdb.DuckDBPyConnection, notes: Notes, folders: list[Path]) -> None:
+        """Make the view `ops` of all operations."""
+        if self._once:
+            read_tables(sql, [collectives.ONCE], folders, "view")
+            sql.execute(f"create or replace view ops as from {collectives.ONCE}")
+        else:
+            names = [name for parts in notes.parts.values() for name in parts]
+            sql.execute(f"create or replace view lines as from {parquet(names)}")
+            first_look.view_operations(sql)
+
+    def look_again(self, sql: duckdb.DuckDBPyConnection, question: Question) -> None:
+        """Look at all shares for the second time.
+
+        Raises:
+            InspectorError: `work` cannot be used.
+        """
+        bursts = question.bursts
+        plan = {
+            "items": len(self._parts), "parts": self._parts, "once": self._once,
+            "folders": self._folders, "needs": _NEEDS, "window_s": question.window_s,
+            "bursts": [bursts.length_bits, bursts.period_bits] if bursts else None,
+        }  # fmt: skip
+        with self._told():
+            (self.work / _NEEDS).mkdir(mode=0o700)
+            write_tables(sql, second_look.NEEDS, self.work / _NEEDS)
+            said = self._do(_Round(task.LOOK_AGAIN, plan, "share", "looked at again"))
+            read_tables(sql, second_look.TABLES, [self.work / one["folder"] for one in said])
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Name the shared directory in errors."""
         try:
-            return self._read(plan, progress)
+            yield
         except (OSError, ValueError, duckdb.Error) as err:
             raise InspectorError(f"--slurm: {self.work}: {str(err).splitlines()[0]}") from err
 
-    def _read(self, plan: _Plan, progress: Progress | None) -> Notes:
-        _write(self.work / _PLAN, asdict(plan))
+    def _do(self, round_: _Round) -> list[Any]:
+        """Do a round; return the notes of its items."""
+        task.put(task.plan_path(self.work, round_.name), round_.plan)
         for step in range(_STEPS_MAX):
-            if left := _missing(plan, self.work):
-                self._run_step(plan, min(self.tasks, len(left)), f"step{step}", progress)
-        for at in _missing(plan, self.work):
-            self.say(f"piece {at + 1} of {len(plan.pieces)} is read here")
-            _read_piece(plan, self.work, at)
-        whole = Notes()
-        for at in range(len(plan.pieces)):
-            whole.add(_read_notes(self.work, at))
-        return whole
+            if left := _missing(self.work, round_):
+                self._run_step(round_, min(self.tasks, len(left)), f"{round_.name}.step{step}")
+        for at in _missing(self.work, round_):
+            self.say(f"{round_.item} {at + 1} of {round_.items} is {round_.done} here")
+            task.do_item(self.work, round_.name, round_.plan, at)
+        return [task.notes(self.work, round_.name, at) for at in range(round_.items)]
 
-    def _run_step(self, plan: _Plan, tasks: int, name: str, progress: Progress | None) -> None:
-        """Run one step to its end; what it could not read is told."""
-        sizes = [piece.size(plan.files) for piece in plan.pieces]
+    def _run_step(self, round_: _Round, tasks: int, step_name: str) -> None:
+        """Run one step to its end; what it could not do is told."""
         words = [
             "srun", f"--ntasks={tasks}", "--kill-on-bad-exit=0", "--no-kill", "--input=none",
             "--job-name=nccl-inspector-analyze",
-            *words_to_run(sys.executable, __name__, [str(self.work), name], sys.path),
+            *words_to_run(
+                sys.executable, task.__name__, [str(self.work), round_.name, step_name], sys.path
+            ),
         ]  # fmt: skip
         env = {**os.environ, "SLURM_NCCL_INSPECTOR": "off"}  # there is nothing to measure
         # On standard error, where a site's TaskProlog may print: the report is on the other.
@@ -231,18 +202,16 @@ class SlurmReader:
             try:
                 while step.poll() is None:
                     time.sleep(_LOOK_S)
-                    if progress:
-                        left = set(_missing(plan, self.work))
-                        done = sum(size for at, size in enumerate(sizes) if at not in left)
-                        progress(done, sum(sizes))
+                    if round_.progress:
+                        round_.progress(_missing(self.work, round_))
             except BaseException:
                 _end(step)
                 raise
         _look_anew(self.work)
-        if left_over := len(_missing(plan, self.work)):
+        if left_over := len(_missing(self.work, round_)):
             self.say(
-                f"{left_over} of {number(len(plan.pieces), 'piece')} not read by the step's "
-                f"{number(tasks, 'task')} (srun: exit status {step.returncode})"
+                f"{left_over} of {number(round_.items, round_.item)} not {round_.done} by the "
+                f"step's {number(tasks, 'task')} (srun: exit status {step.returncode})"
             )
 
 
@@ -275,8 +244,8 @@ def _check_shared(shared: Path) -> None:
 
 
 @contextmanager
-def slurm_reader(tasks: int, shared: Path, say: Callable[[str], None]) -> Iterator[SlurmReader]:
-    """Give a reader with a new directory below `shared`, which is removed at the end.
+def slurm_tasks(tasks: int, shared: Path, say: Callable[[str], None]) -> Iterator[SlurmTasks]:
+    """Give workers with a new directory below `shared`, which is removed at the end.
 
     Raises:
         InspectorError: it cannot be made, or would not be safe there.
@@ -290,7 +259,7 @@ def slurm_reader(tasks: int, shared: Path, say: Callable[[str], None]) -> Iterat
     # scancel and a time limit end in order, too.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield SlurmReader(tasks, work, say)
+        yield SlurmTasks(tasks, work, say)
     finally:
         signal.signal(signal.SIGTERM, before)
         with suppress(OSError):  # a task that goes on for a moment may write once more

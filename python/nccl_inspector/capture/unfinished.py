@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nccl_inspector.capture.engine import Capture, Process
+from nccl_inspector.capture.contents import Capture, Process
 from nccl_inspector.model.wording import cut_list, elapsed
 from nccl_inspector.system.printable import visible
 

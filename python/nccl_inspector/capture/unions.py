@@ -2,7 +2,8 @@
 """How long each process was in operations, by window: `model.Union`, made from its lines.
 
 A box has this exactly. From lines it is the sum of the operations' times, at most the window. That
-is too much if operations overlap. So a stop of the job may be missed, but is never invented.
+is too much if operations overlap. So a stop of the job may be missed, but is never invented. An
+operation counts in the window in which it ended; a longer one in all windows that it ran in.
 """
 
 from collections import defaultdict
@@ -10,25 +11,16 @@ from collections import defaultdict
 import numpy as np
 
 from nccl_inspector.box.layout import UNION_WINDOWS
-from nccl_inspector.capture.engine import Capture, Process
+from nccl_inspector.capture.contents import Capture, Process
+from nccl_inspector.capture.first_look import BASE_WINDOW_S, LONG_MAX
 from nccl_inspector.model.process import NS_PER_S, Union, UnionWindow
 
-_WINDOW_S = 10
-# An operation counts in the window in which it ended; a longer one in all windows that it ran in.
-_LONG_NS = NS_PER_S
-_LONG_MAX = 1_000_000  # rows
-_ENDED = "from ops where when_us > 0 and time_ns is not null"
-_SPAN = f"select min(when_us) // 1000000, max(when_us) // 1000000 {_ENDED}"
+_SPAN = "select min(first_us) // 1000000, max(last_us) // 1000000 from ended"
 _SHORT = f"""
-select hostname, pid, when_us // 1000000 // $1 as place,
-    count(*) filter (coalesce(algo, '') <> 'GROUP') as operations,
-    sum(if(time_ns < {_LONG_NS}, time_ns, 0))::bigint as busy_ns
-{_ENDED} group by all
+select hostname, pid, place * {BASE_WINDOW_S} // $1 as place, sum(n)::bigint, sum(busy)::bigint
+from short group by hostname, pid, place * {BASE_WINDOW_S} // $1
 """
-_LONG = f"""
-select hostname, pid, when_us, time_ns
-{_ENDED} and time_ns >= {_LONG_NS} limit {_LONG_MAX}
-"""
+_LONG = f"select hostname, pid, when_us, time_ns from long limit {LONG_MAX}"
 
 
 def _add_long(busy_ns: dict[int, int], end_ns: int, time_ns: int, window_ns: int) -> None:
@@ -41,7 +33,7 @@ def _add_long(busy_ns: dict[int, int], end_ns: int, time_ns: int, window_ns: int
 
 def _window_s(first_s: int, last_s: int) -> int:
     """Return the length of windows in seconds, so that there are no more windows than a box has."""
-    window_s = _WINDOW_S
+    window_s = BASE_WINDOW_S
     while last_s // window_s - first_s // window_s + 1 > UNION_WINDOWS:
         window_s *= 2
     return window_s

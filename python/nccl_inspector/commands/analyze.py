@@ -66,14 +66,13 @@ def analyze(
     if (tasks is None) != (shared is None):
         raise click.UsageError("--slurm and --shared go together.")
     from nccl_inspector.capture.analyze import analyze_directory
-    from nccl_inspector.capture.engine import read_here
-    from nccl_inspector.capture.slurm_tasks import slurm_reader
+    from nccl_inspector.capture.slurm_tasks import slurm_tasks
 
     def make() -> int:
         output = OutputOptions(sendmail=read_config(conf).sendmail, **wished)
-        by_slurm = tasks and shared and slurm_reader(tasks, shared, partial(click.echo, err=True))
-        with by_slurm or nullcontext(read_here) as read:
-            card = analyze_directory(directory, parquet, progress_bar(), read)
+        by_slurm = tasks and shared and slurm_tasks(tasks, shared, partial(click.echo, err=True))
+        with by_slurm or nullcontext() as workers:
+            card = analyze_directory(directory, parquet, progress_bar(), workers)
         return write_card(card, output)
 
     exit_judging(context, make)

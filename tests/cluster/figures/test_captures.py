@@ -20,7 +20,7 @@ from tests.support.json_lines import write_job
 pytestmark = pytest.mark.long
 RANKS, OPERATIONS, LATE_RANK = 4, 20_000, 2
 ANALYZE = ("env", f"PYTHONPATH={USERS_PATHS}", "/usr/bin/python3", "-c", MAIN, "analyze")
-TASK = b"nccl_inspector.capture.slurm_tasks"
+TASK = b"nccl_inspector.capture.task"
 
 
 @pytest.fixture

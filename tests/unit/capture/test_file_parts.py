@@ -110,7 +110,7 @@ def read(
         if not parts:
             reader.read(files, [0])
         notes: Notes = reader.notes
-        found = sql.sql(f"from {parquet(notes.parts)}") if notes.parts else None
+        found = sql.sql(f"from {parquet(notes.parts[0])}") if notes.parts else None
         rows = found.order("all").fetchall() if found is not None else []
     return rows, dict(+notes.refused), dict(notes.unknown), notes.metadata
 

@@ -2,12 +2,15 @@
 """Medians in limited memory are those of all values."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+import duckdb
 import pytest
 
-from nccl_inspector.capture.medians import medians
+from nccl_inspector.capture.medians import counts_sql, find_middles, medians, values_sql
 from nccl_inspector.capture.reader import connect
 
 TIMES = {
@@ -21,12 +24,22 @@ TIMES = {
 }
 
 
+def medians_of(
+    sql: duckdb.DuckDBPyConnection, rows: str, keys: Sequence[str], value: str
+) -> dict[tuple[Any, ...], float]:
+    """The medians by two looks at the rows."""
+    sql.execute(f"create table counts as {counts_sql(rows, keys, value)}")
+    find_middles(sql, "middles", "counts", keys)
+    sql.execute(f"create table found as {values_sql(rows, keys, value, 'middles')}")
+    return medians(sql, "middles", "found", keys)
+
+
 def found(path: Path, groups: dict[str, list[int]]) -> dict[tuple[str, bool], float]:
     sql = connect(path)
     sql.execute("create table times (name varchar, odd boolean, ns bigint)")
     rows = [(name, len(own) % 2 == 1, ns) for name, own in groups.items() for ns in own]
     sql.executemany("insert into times values (?, ?, ?)", rows)
-    by_group = medians(sql, "select * from times", ("name", "odd"), "ns")
+    by_group = medians_of(sql, "select * from times", ("name", "odd"), "ns")
     return {(name, odd): value for (name, odd), value in by_group.items()}
 
 
@@ -55,10 +68,10 @@ def test_of_very_many_times_each_group_has_one_number(tmp_path: Path) -> None:
         "create table times as select i % 2000 as one, 5_000_000 + (i * 7919) % 900_001 as ns "
         "from range(400_000) t(i)"
     )
-    found = medians(sql, "select * from times", ("one",), "ns")
+    found = medians_of(sql, "select * from times", ("one",), "ns")
     asked = "select one, median(ns) from times group by one"
     assert found == {(one,): value for one, value in sql.execute(asked).fetchall()}
 
 
 def test_of_no_rows_there_are_no_medians(tmp_path: Path) -> None:
-    assert medians(connect(tmp_path), "select 1 as one, 2 as ns limit 0", ("one",), "ns") == {}
+    assert medians_of(connect(tmp_path), "select 1 as one, 2 as ns limit 0", ("one",), "ns") == {}

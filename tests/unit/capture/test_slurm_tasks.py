@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`analyze --slurm N` lets tasks read the lines, and says what one process says."""
+"""`analyze --slurm N` lets tasks do the work, and says what one process says."""
 
 import gzip
 import json
@@ -17,28 +17,29 @@ import duckdb
 import pytest
 from click.testing import CliRunner, Result
 
-from nccl_inspector.capture import slurm_tasks
+from nccl_inspector.capture import pieces
 from nccl_inspector.capture.file_parts import PART_BYTES_MIN
 from nccl_inspector.cli import cli
 from tests.sandbox import wait_until
 from tests.support.command_line import COMMAND, MAIN, environment
 from tests.support.fake_srun import make_srun
-from tests.support.json_lines import write_job
+from tests.support.json_lines import START_US, header, ours, text, write_job
 from tests.support.repository import PYTHON_DIR
 
 # One without DuckDB, which can use that of the tests.
 _SYSTEMS_PYTHON = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/bin")
 LATE_US, STEP_US = 8_000, 200_000
-# The task on n2 dies as soon as it has taken a piece, and the others wait for that.
+COMMS = [f"0xb{at}" for at in range(8)]
+# The task on n2 dies once, as soon as it has taken an item of a round; the others wait for that.
 DIES = """
 import os, time
 real = os.open
 def open(path, *words, **more):
-    taken = str(path).endswith(".taken")
+    taken = str(path).endswith(".taken") and os.path.basename(path).startswith({round_!r})
     while taken and os.environ.get("SLURMD_NODENAME") != "n2" and not os.path.exists({died!r}):
         time.sleep(0.01)
     fd = real(path, *words, **more)
-    if taken and os.environ.get("SLURMD_NODENAME") == "n2":
+    if taken and not os.path.exists({died!r}):
         real({died!r}, os.O_CREAT)
         os._exit(9)
     return fd
@@ -62,6 +63,11 @@ def capture(tmp_path: Path) -> Path:
     times = [[100 + max(step) - step[rank] for step in late] for rank in range(4)]
     write_job(folder, times, STEP_US)
     plain = sorted(folder.glob("*.log"))
+    for rank, path in enumerate(plain):  # a few operations of more communicators
+        others = [
+            ours(0, rank, 9000, START_US) | {"header": header(rank, comm=one)} for one in COMMS
+        ]
+        path.write_bytes(text(others) + path.read_bytes())
     (folder / f"{plain[3].name}.gz").write_bytes(gzip.compress(plain[3].read_bytes()))
     plain[3].unlink()
     with plain[1].open("ab") as file:
@@ -87,7 +93,7 @@ def said(result: Result) -> tuple[int, dict[str, Any]]:
 def test_tasks_say_what_one_process_says(
     capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_bytes: int
 ) -> None:
-    monkeypatch.setattr(slurm_tasks, "PART_BYTES_MIN", part_bytes)
+    monkeypatch.setattr(pieces, "PART_BYTES_MIN", part_bytes)
     monkeypatch.setenv("PATH", str(make_srun(tmp_path)), prepend=":")
     here, by_tasks = analyze(capture), analyze(capture, "--slurm", "3", "--shared", tmp_path)
     assert "rank 2" in here.stdout
@@ -98,20 +104,26 @@ def test_tasks_say_what_one_process_says(
     assert not list(tmp_path.glob(".nccl-inspector-*")), "what the tasks shared is removed"
 
 
-def test_what_a_task_that_died_had_taken_is_read_again(
-    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("round_", "left"),
+    [
+        ("read", "1 of 5 pieces not read by the step's 3 tasks"),
+        ("look", "1 of 3 shares not joined by the step's 3 tasks"),
+        ("again", "1 of 3 shares not looked at again by the step's 3 tasks"),
+    ],
+)
+def test_what_a_task_that_died_had_taken_is_done_again(
+    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, round_: str, left: str
 ) -> None:
-    shim = DIES.format(died=str(tmp_path / "died"))
+    shim = DIES.format(died=str(tmp_path / "died"), round_=round_)
     monkeypatch.setenv("PATH", str(make_srun(tmp_path, ("n1", "n2", "n3"), shim)), prepend=":")
     here, by_tasks = analyze(capture), analyze(capture, "--slurm", "3", "--shared", tmp_path)
     assert said(by_tasks) == said(here)
-    assert by_tasks.stderr == (
-        "1 of 5 pieces not read by the step's 3 tasks (srun: exit status 9)\n"
-    )
+    assert by_tasks.stderr == f"{left} (srun: exit status 9)\n"
     assert not list(tmp_path.glob(".nccl-inspector-*"))
 
 
-def test_without_tasks_that_live_all_is_read_here(
+def test_without_tasks_that_live_all_is_done_here(
     capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = make_srun(tmp_path)
@@ -120,6 +132,7 @@ def test_without_tasks_that_live_all_is_read_here(
     here, by_tasks = analyze(capture), analyze(capture, "--slurm", "2", "--shared", tmp_path)
     assert said(by_tasks) == said(here)
     assert "piece 5 of 5 is read here" in by_tasks.stderr
+    assert "share 2 of 2 is looked at again here" in by_tasks.stderr
 
 
 def test_what_keeps_tasks_from_starting_is_one_line(

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks join shares of a capture, and the report is that of one process."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from nccl_inspector.capture.shares import BLOCK_BITS
+from nccl_inspector.cli import cli
+from tests.simulator import plans
+from tests.simulator.cases import gpu, of_size, straggler
+from tests.simulator.making import make_job
+from tests.simulator.play import play
+from tests.support.fake_srun import make_srun
+from tests.support.json_lines import START_US, header, ours, p2p, whole, write, write_job
+
+TASKS = 3
+COMMS = "0xa", "0xb", "0xc", "0xd", "0xe"
+
+
+def said(*words: str | Path) -> dict[str, Any]:
+    """The report, but for when it was made."""
+    done = CliRunner().invoke(cli, ["analyze", *map(str, words), "--json"])
+    assert not done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found | {"generated_at": ""}
+
+
+@pytest.fixture
+def by_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str | Path, ...]:
+    monkeypatch.setenv("PATH", str(make_srun(tmp_path)), prepend=":")
+    return "--slurm", str(TASKS), "--shared", tmp_path
+
+
+def one_long_communicator(folder: Path) -> None:
+    """More collectives than one block has, and a rank that is late in the second one."""
+    numbers = (1 << BLOCK_BITS) + 2000
+    times = [
+        [100 + at % 7 + (rank != 2) * 800 * (at > 1 << BLOCK_BITS) for at in range(numbers)]
+        for rank in range(4)
+    ]
+    write_job(folder, times, 2_000)
+
+
+def many_communicators(folder: Path) -> None:
+    """Collectives and Sends of several communicators, which are in several shares."""
+    for rank in range(4):
+        lines = []
+        for at in range(400):
+            comm, now_us = COMMS[at % len(COMMS)], START_US + at * 100_000
+            of_comm = {"header": header(rank, comm=comm)}
+            lines.append(ours(at, rank, (900 - 200 * rank + at % 11) * 1000, now_us) | of_comm)
+            peer = p2p(at, (rank + 1) % 4)
+            peer |= {"p2p_exec_time_ns": 5000 + at * 7, "p2p_end_us": now_us + 30}
+            lines.append(whole(rank, p2p_perf=peer) | of_comm)
+        write(folder, f"{rank}.log", lines)
+
+
+def the_same_file_twice(folder: Path) -> None:
+    """Repeated lines show in collectives only, and repeated Sends are then left out, too."""
+    many_communicators(folder)
+    shutil.copy(folder / "1.log", folder / "again.log")
+
+
+@pytest.mark.parametrize("made", [one_long_communicator, many_communicators, the_same_file_twice])
+def test_shares_say_what_the_whole_says(
+    made: Callable[[Path], None], tmp_path: Path, by_tasks: tuple[str | Path, ...]
+) -> None:
+    folder = tmp_path / "capture"
+    folder.mkdir()
+    made(folder)
+    one, other = tmp_path / "one.parquet", tmp_path / "other.parquet"
+    whole_said = said(folder, "--parquet", one)
+    assert said(folder, "--parquet", other, *by_tasks) == whole_said
+    assert whole_said["operations"]
+    refused = whole_said["data_quality"]["refused"].get("duplicate", 0)
+    assert refused == (800 if made is the_same_file_twice else 0)
+    rows = [duckdb.read_parquet(str(path)) for path in (one, other)]
+    assert not rows[0].except_(rows[1]).fetchall()
+    assert [len(found) for found in rows] == [len(rows[0])] * 2
+
+
+@pytest.mark.parametrize(
+    "planner", [plans.pipeline, pytest.param(plans.experts, marks=pytest.mark.long)]
+)
+def test_shares_of_a_training_say_what_the_whole_says(
+    planner: object, tmp_path: Path, by_tasks: tuple[str | Path, ...]
+) -> None:
+    small = of_size(planner, wall_s=(150.0, 300.0), nodes=(2,))  # type: ignore[arg-type]
+    make = straggler(small, gpu, 0.02, 0.06)
+    job, _ = make_job(make(np.random.default_rng(311), 4), 4)
+    folder = tmp_path / "capture"
+    folder.mkdir()
+    play(job, folder, json=True)
+    found = said(folder / "lines", *by_tasks)
+    assert found == said(folder / "lines")
+    assert found["verdict"]["cause"] == "straggler"
+
+
+def test_most_of_a_capture_is_not_in_one_share(
+    tmp_path: Path, by_tasks: tuple[str | Path, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither if there are many communicators, nor if there is one with many collectives."""
+    kept: list[list[int]] = []
+    real = shutil.rmtree
+
+    def count(path: Any, **more: Any) -> None:
+        if str(path).rpartition("/")[2].startswith(".nccl-inspector-analyze"):
+            found = [
+                (one.parent.name, len(duckdb.read_parquet(str(one))))
+                for one in Path(path).glob("read-*/share=*/*.parquet")
+            ]
+            shares = {name for name, _ in found}
+            kept.append(sorted(sum(rows for own, rows in found if own == name) for name in shares))
+        real(path, **more)
+
+    monkeypatch.setattr(shutil, "rmtree", count)
+    for made in (one_long_communicator, many_communicators):
+        folder = tmp_path / made.__name__
+        folder.mkdir()
+        made(folder)
+        said(folder, *by_tasks)
+        shares = kept.pop()
+        assert len(shares) > 1
+        assert shares[-1] < 0.95 * sum(shares)
