@@ -10,7 +10,7 @@ import duckdb
 from nccl_inspector.analysis.straggler.lateness import SYNCHRONISING
 from nccl_inspector.capture import collectives
 from nccl_inspector.capture.collectives import ALGO_PROTO, NUMBERED
-from nccl_inspector.capture.line_schema import SIZE_CLASS, quoted
+from nccl_inspector.capture.line_schema import LOSSES, SIZE_CLASS, quoted
 from nccl_inspector.capture.medians import counts_sql
 from nccl_inspector.capture.operation_counts import COUNTED, RATE
 
@@ -103,15 +103,13 @@ _OF_OPERATIONS = {
 }
 
 
-# Only compressed files, and all files if everything is wanted, are read with these columns.
-_NOT_ALWAYS = "lines_dropped", "unmeasured"
 # What it makes.
 TABLES = (*_OF_LINES, *_OF_COLLECTIVES, *_OF_OPERATIONS)
 
 
 def _queries(sql: duckdb.DuckDBPyConnection) -> dict[str, str]:
     known = {name for name, *_ in sql.execute("describe lines").fetchall()}
-    columns = {one: one if one in known else "null::bigint" for one in _NOT_ALWAYS}
+    columns = {one: one if one in known else "null::bigint" for one in LOSSES}
     of_lines = {name: query.format(**columns) for name, query in _OF_LINES.items()}
     return {**of_lines, **_OF_COLLECTIVES, **_OF_OPERATIONS}
 

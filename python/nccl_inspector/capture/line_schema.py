@@ -6,6 +6,7 @@ captures have only the first.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from nccl_inspector.capture.line_records import (
     BYTES_MAX,
@@ -43,6 +44,8 @@ _KERNEL_START = "kernel_start_ts"
 # With these limits, times (up to the year 2096) and durations add up to less than 2^63 ns.
 _SAMPLE_US_MAX, _GPU_NS_MAX = 4 * 10**15, 1 << 62
 
+# Columns that say how much a process lost up to a line.
+LOSSES = "lines_dropped", "unmeasured"
 _PARTS = (("header", HEADER), ("metadata", METADATA))
 _NEEDED = [one for members in (HEADER, METADATA, PERF) for one in members if one.needed]
 
@@ -56,8 +59,20 @@ def _struct(members: Sequence[tuple[str, str]]) -> str:
     return "STRUCT(" + ", ".join(f'"{name}" {type_}' for name, type_ in members) + ")"
 
 
-def _is_wanted(member: LineMember, everything: bool) -> bool:
-    return everything or member.analysed or member.needed
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which members are read: all, or those that the analysis needs.
+
+    `losses`: also those that say in every line how much was lost up to it.
+    """
+
+    everything: bool
+    losses: bool
+
+    def has(self, member: LineMember) -> bool:
+        """Tell whether this member is read."""
+        needed = member.analysed or member.needed
+        return self.everything or needed or (self.losses and member.column in LOSSES)
 
 
 def _trace_type(kind: str, trace: str, everything: bool) -> str:
@@ -67,15 +82,15 @@ def _trace_type(kind: str, trace: str, everything: bool) -> str:
     return _struct([*members, ("kernel_events", channels)])
 
 
-def _json_columns(kind: str, everything: bool) -> str:
+def _json_columns(kind: str, wanted: Wanted) -> str:
     """Return the columns for read_json; it skips everything else in a line."""
     found = {
-        part: _struct([(one.name, one.type) for one in members if _is_wanted(one, everything)])
+        part: _struct([(one.name, one.type) for one in members if wanted.has(one)])
         for part, members in _PARTS
     }
-    own = [(name, one.type) for name, one in perf_members(kind) if _is_wanted(one, everything)]
-    for trace in TRACES if everything else ("ts",):
-        own.append((f"event_trace_{trace}", _trace_type(kind, trace, everything)))
+    own = [(name, one.type) for name, one in perf_members(kind) if wanted.has(one)]
+    for trace in TRACES if wanted.everything else ("ts",):
+        own.append((f"event_trace_{trace}", _trace_type(kind, trace, wanted.everything)))
     other = P2P if kind == COLL else COLL
     found |= {f"{kind}_perf": _struct(own), f"{other}_perf": _struct([(other, VARCHAR)])}
     found[MARKER] = _struct([(one.name, one.type) for one in DUMP_STATS])
@@ -83,21 +98,19 @@ def _json_columns(kind: str, everything: bool) -> str:
     return "{" + ", ".join(f"{part}: {quoted(type_)}" for part, type_ in found.items()) + "}"
 
 
-def _selected(kind: str, everything: bool) -> list[tuple[str, str]]:
+def _selected(kind: str, wanted: Wanted) -> list[tuple[str, str]]:
     """Return name and expression of each column that is a member of the line."""
     found = [
         (one.column, f"{part}.{one.name}")
         for part, members in _PARTS
         for one in members
-        if _is_wanted(one, everything)
+        if wanted.has(one)
     ]
     own = {one.column: f"{kind}_perf.{name}" for name, one in perf_members(kind)}
     found += [
-        (one.column, own.get(one.column, f"null::{one.type}"))
-        for one in PERF
-        if _is_wanted(one, everything)
+        (one.column, own.get(one.column, f"null::{one.type}")) for one in PERF if wanted.has(one)
     ]
-    for trace in TRACES if everything else ():
+    for trace in TRACES if wanted.everything else ():
         path = f"{kind}_perf.event_trace_{trace}"
         for event in CALL_EVENTS:
             found.append((f"trace_{event}_{trace}", f"{path}.{kind}_{event}_{trace}"))
@@ -151,7 +164,7 @@ def _start_ns(kind: str, time_ns: str) -> str:
     return f"coalesce({by_gpu}, {began_us} * 1000, {end_us} * 1000 - {time_ns})"
 
 
-def _inner(kind: str, everything: bool) -> str:
+def _inner(kind: str, wanted: Wanted) -> str:
     """Return the SQL for the columns taken from a line, and for those calculated from them."""
     other = P2P if kind == COLL else COLL
     own = f"{kind}_perf"
@@ -161,7 +174,7 @@ def _inner(kind: str, everything: bool) -> str:
     time_ns = f"if({exec_ns} > 0, {exec_ns}, {exec_us} * 1000)"
     when_us = f"coalesce({own}.{kind}_end_us, {called_us} + {exec_us}, metadata.dump_timestamp_us)"
     lost = [_within(f"{MARKER}.{one}_dropped_total", NUMBER_MAX) for one in KINDS]
-    found = [f"{what} as {name}" for name, what in _selected(kind, everything)]
+    found = [f"{what} as {name}" for name, what in _selected(kind, wanted)]
     found += [
         "p.file as file",
         f"'{kind}' as kind",
@@ -179,19 +192,21 @@ def _inner(kind: str, everything: bool) -> str:
     return ", ".join(found)
 
 
-def select_lines(paths: Mapping[str, int], kind: str, everything: bool, gzipped: bool) -> str:
+def select_lines(paths: Mapping[str, int], kind: str, wanted: Wanted, gzipped: bool) -> str:
     """Return the query that reads files, with one row for each line; `paths` must be our own paths.
 
-    Without `everything`, the columns from which others are calculated are left out.
+    If not everything is wanted, the columns from which others are calculated are left out.
     """
     values = ", ".join(f"({quoted(path)}, {at})" for path, at in paths.items())
     listed = ", ".join(map(quoted, paths))
     unkept = ["marker", "proxy", "called", "other"]
-    unkept += [] if everything else ["time_us", "exec_ns", "end_us", "dump_us", "gpu_start_ns"]
+    unkept += (
+        [] if wanted.everything else ["time_us", "exec_ns", "end_us", "dump_us", "gpu_start_ns"]
+    )
     return f"""
         select * exclude ({", ".join(unkept)}), {_reason()} as reason from (
-            select {_inner(kind, everything)}
-            from read_json([{listed}], columns={_json_columns(kind, everything)}, filename='path',
+            select {_inner(kind, wanted)}
+            from read_json([{listed}], columns={_json_columns(kind, wanted)}, filename='path',
                 format='newline_delimited', ignore_errors=true, records='true',
                 maximum_object_size={LINE_BYTES_MAX},
                 compression='{"gzip" if gzipped else "uncompressed"}') as r

@@ -21,7 +21,7 @@ import duckdb
 from nccl_inspector.capture.capture_files import CaptureFile, opened
 from nccl_inspector.capture.file_parts import Part, bytes_of, piped
 from nccl_inspector.capture.line_records import Json, parse_record
-from nccl_inspector.capture.line_schema import quoted, select_lines
+from nccl_inspector.capture.line_schema import Wanted, quoted, select_lines
 from nccl_inspector.capture.lines import read_lines
 from nccl_inspector.capture.members import COLL, P2P
 from nccl_inspector.capture.restore import needs_context, restored
@@ -235,14 +235,15 @@ class Reader:
         self, source: Callable[[], AbstractContextManager[Mapping[str, int]]], gzipped: bool
     ) -> bool:
         """Do the same with files that are opened for each query."""
-        everything = self._everything or gzipped
+        # The last line of a compressed file cannot be looked at by itself.
+        wanted = Wanted(self._everything, losses=gzipped)
         try:
             with source() as paths:
-                written = [self._write(select_lines(paths, COLL, everything, gzipped))]
+                written = [self._write(select_lines(paths, COLL, wanted, gzipped))]
             if self._has_other_kind(written[0]):
                 where = "where reason not in ('not_a_record', 'proxy_trace', 'dump_stats')"
                 with source() as paths:
-                    query = select_lines(paths, P2P, everything, gzipped)
+                    query = select_lines(paths, P2P, wanted, gzipped)
                     written.append(self._write(query, where))
         except (duckdb.IOException, duckdb.InvalidInputException) as err:
             if any(words in str(err) for words in NO_ROOM):

@@ -10,7 +10,7 @@ from nccl_inspector.capture.collectives import NUMBERED
 SHARES_MAX = 64  # each piece that is read becomes as many files
 # Collectives of a communicator with neighbouring numbers stay together, up to so many: 2^BLOCK_BITS
 # of a function. So a job with one communicator is divided too.
-BLOCK_BITS = 14
+BLOCK_BITS = 16
 BLOCK = f"if({NUMBERED}, sn >> {BLOCK_BITS}, -1)"
 
 
