@@ -9,7 +9,7 @@ from nccl_inspector.capture.members import columns
 from nccl_inspector.exposition.metrics import load_metrics
 from nccl_inspector.model.process import DROP_REASONS
 from nccl_inspector.settings.config import read_config
-from tests.support.repository import DOC, REPO
+from tests.support.repository import DOC, PYTHON_DIR, REPO
 
 TABLE = REPO / "python" / "nccl_inspector" / "settings" / "settings.tsv"
 BESIDE = "README", "CONTRIBUTING", "CHANGELOG"
@@ -122,9 +122,25 @@ def test_the_page_of_limits_has_those_of_the_box() -> None:
         assert words in limits
 
 
+def _pages() -> list[Path]:
+    return [
+        *(REPO / "packaging" / "doc").rglob("*.md"), *(REPO / f"{name}.md" for name in BESIDE),
+    ]  # fmt: skip
+
+
+def test_the_files_that_the_pages_name_are_there() -> None:
+    places = (REPO, PYTHON_DIR, PYTHON_DIR / "nccl_inspector", REPO / "plugin")
+    missing = [
+        f"{page.name}: {name}"
+        for page in _pages()
+        for name in re.findall(r"`((?:[a-z_]+/)+[a-z_0-9]+\.(?:py|[ch]|tsv))`", page.read_text())
+        if not any((place / name).exists() for place in places)
+    ]
+    assert missing == []
+
+
 def test_the_pages_are_wrapped_at_100_columns() -> None:
-    folder = REPO / "packaging" / "doc"
-    pages = [*folder.rglob("*.md"), *(REPO / f"{name}.md" for name in BESIDE)]
+    pages = _pages()
     long = [
         f"{page.name}:{number}"
         for page in pages

@@ -154,7 +154,9 @@ def cut(service: Service) -> None:
     service.way.cut()
 
 
-@pytest.mark.parametrize("fault", [kill, stop, pytest.param(freeze, marks=pytest.mark.long), cut])
+@pytest.mark.parametrize(
+    "fault", [kill, *(pytest.param(one, marks=pytest.mark.long) for one in (stop, freeze, cut))]
+)
 def test_the_other_service_takes_over_in_time(pair: Pair, fault: Callable[[Service], None]) -> None:
     first, second = pair.services
     wait_until(lambda: any("works on these jobs" in one for one in second.lines()), 20, "it waits")
