@@ -130,10 +130,10 @@ def look(sql: duckdb.DuckDBPyConnection, once: bool) -> int | None:
     """
     view_operations(sql)
     removed = 0
-    if collectives.join(sql) and not once:
-        return None
     if once:
         removed = collectives.join_once(sql)
+    elif collectives.join(sql):
+        return None
     for name, query in _queries(sql).items():
         sql.execute(f"create or replace table {name} as {query}")
     return removed

@@ -32,7 +32,7 @@ _TASKS_MAX = 1024
     "tasks",
     type=click.IntRange(1, _TASKS_MAX),
     metavar="N",
-    help="Let N tasks of a Slurm step read the files; needs --shared.",
+    help="Let N tasks of Slurm read and join; needs --shared.",
 )
 @click.option(
     "--shared",
@@ -57,10 +57,10 @@ def analyze(
     Operations are joined over the ranks by their numbers, so the figures are exact. It needs some
     60 bytes in TMPDIR for each operation. The exit status is as for report.
 
-    With --slurm, the tasks of a Slurm step read the files. Inside a job it is a step of that job;
-    otherwise srun starts a new job. Set srun's variables, such as SLURM_PARTITION, to choose where.
-    All nodes must see DIRECTORY and this program. Then 40 of these 60 bytes are in the directory
-    after --shared, and 20 in TMPDIR.
+    With --slurm, the tasks of three Slurm steps read the files and join the operations. Run it
+    inside a job, or after salloc -n N; otherwise each step is a new job, as srun's variables say.
+    All nodes must see DIRECTORY and this program. Then these bytes are in the directory after
+    --shared.
     """
 
     if (tasks is None) != (shared is None):
