@@ -66,11 +66,14 @@ def parquet(parts: Sequence[str]) -> str:
     return f"read_parquet([{listed}], union_by_name=true, hive_partitioning=false)"
 
 
-def connect(folder: Path) -> duckdb.DuckDBPyConnection:
-    """Return a database in limited memory that may spill into a folder."""
+def connect(folder: Path, threads: int = 0) -> duckdb.DuckDBPyConnection:
+    """Return a database in limited memory that may spill into a folder.
+
+    `threads`: how many threads it has; 0: one for each CPU that this process may use.
+    """
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": MEMORY,
-        "threads": len(os.sched_getaffinity(0)),  # what Slurm gives a task
+        "threads": threads or len(os.sched_getaffinity(0)),
         "temp_directory": str(folder / "spilled"),
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",

@@ -81,11 +81,17 @@ class _Item:
         return made
 
 
+def _threads() -> int:
+    """Return how many CPUs Slurm gives a task; not all clusters bind tasks to theirs."""
+    said = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return int(said) if said.isdecimal() and int(said) else 1
+
+
 @contextmanager
 def _database(work: Path, own: str) -> Iterator[duckdb.DuckDBPyConnection]:
     spilled = work / f"{own}.spilled"
     spilled.mkdir(mode=0o700)
-    sql = connect(spilled)
+    sql = connect(spilled, _threads())
     try:
         yield sql
     finally:
