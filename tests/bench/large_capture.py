@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.sandbox import Options
+from tests.sandbox import Options, wait_until
 from tests.support.command_line import MAIN, USERS_PATHS
 from tests.support.json_lines import START_US, ours, text, write_end
 from tests.support.sandbox.own_cluster import brought_up
@@ -250,13 +250,15 @@ def _with_tasks(directory: Path) -> tuple[dict[str, Any], Took]:
                  MAIN, "analyze", str(directory), "--json", "--slurm", str(TASKS), "--shared",
                  str(home)]  # fmt: skip
         command = " ".join(f"'{word}'" for word in words)
-        script = f"#!/bin/sh\n{command} >{home}/card.json 2>{home}/said\n"
+        script = f"#!/bin/sh\n{command} >{home}/card.json 2>{home}/said\n: >{home}/ended\n"
         watch = _Watch(b"analyze")
         job_id = cluster.sbatch(
             "-N2", f"--ntasks={TASKS}", "--overcommit", f"--output={home}/out", script=script
         )
-        cluster.wait_for_job(job_id, 3600)
+        # Asking Slurm ten times a second would cost a tenth of a CPU.
+        wait_until(lambda: (home / "ended").exists(), 3600, "the analysis has ended", 1.0)
         took = watch.stop()
+        cluster.wait_for_job(job_id)
         print((home / "said").read_text()[-2000:], file=sys.stderr)
         return _card((home / "card.json").read_text()), took
 

@@ -23,8 +23,11 @@ from nccl_inspector.capture.reader import Notes, Reader, batches, connect, parqu
 from nccl_inspector.capture.second_look import Question
 from nccl_inspector.errors import InspectorError
 
-# Called with the bytes read and all bytes.
+# Called with how much is done, and how much there is.
 Progress = Callable[[int, int], None]
+# About where each round ends, in percent of the time.
+_READ, _LOOKED = 70, 90
+_STEPS = 1000  # of progress
 
 # File names, as plugin/json/file.c makes them.
 _FILE = re.compile(
@@ -106,10 +109,14 @@ class Workers(Protocol):
     ) -> Notes:
         """Turn files into Parquet files; a folder of this host may be used."""
 
-    def look(self, sql: duckdb.DuckDBPyConnection, notes: Notes, once: bool) -> int | None:
+    def look(
+        self, sql: duckdb.DuckDBPyConnection, notes: Notes, once: bool, progress: Progress | None
+    ) -> int | None:
         """Make the tables of the first look in `sql`; see first_look.look()."""
 
-    def look_again(self, sql: duckdb.DuckDBPyConnection, question: Question) -> None:
+    def look_again(
+        self, sql: duckdb.DuckDBPyConnection, question: Question, progress: Progress | None
+    ) -> None:
         """Make the tables of the second look in `sql`, which has what second_look.NEEDS names."""
 
 
@@ -138,14 +145,23 @@ class Here:
         finally:
             sql.close()
 
-    def look(self, sql: duckdb.DuckDBPyConnection, notes: Notes, once: bool) -> int | None:
+    def look(
+        self, sql: duckdb.DuckDBPyConnection, notes: Notes, once: bool, progress: Progress | None
+    ) -> int | None:
         """Look for the first time; the whole capture is one share."""
         sql.execute(f"create or replace view lines as from {parquet(notes.parts[0])}")
-        return first_look.look(sql, once)
+        removed = first_look.look(sql, once)
+        if progress:
+            progress(1, 1)
+        return removed
 
-    def look_again(self, sql: duckdb.DuckDBPyConnection, question: Question) -> None:
+    def look_again(
+        self, sql: duckdb.DuckDBPyConnection, question: Question, progress: Progress | None
+    ) -> None:
         """Look for the second time."""
         second_look.look(sql, question)
+        if progress:
+            progress(1, 1)
 
 
 def _take_notes(capture: Capture, notes: Notes) -> None:
@@ -157,18 +173,33 @@ def _take_notes(capture: Capture, notes: Notes) -> None:
         capture.last[process] = metadata
 
 
-def _look(capture: Capture, notes: Notes, workers: Workers) -> None:
+def _part(progress: Progress | None, begin: int, end: int) -> Progress | None:
+    """Return a function that shows the progress of a round; begin and end are in percent."""
+    if progress is None:
+        return None
+    tell = progress
+
+    def show(done: int, total: int) -> None:
+        percent = begin + (end - begin) * done / max(total, 1)
+        tell(int(percent * _STEPS / 100), _STEPS)
+
+    return show
+
+
+def _look(capture: Capture, notes: Notes, workers: Workers, progress: Progress | None) -> None:
     """Make all tables."""
     sql = capture.sql
-    removed = workers.look(sql, notes, once=False)
+    shown = _part(progress, _READ, _LOOKED)
+    removed = workers.look(sql, notes, False, shown)
     if removed is None:
-        removed = workers.look(sql, notes, once=True)
+        removed = workers.look(sql, notes, True, shown)
     capture.refused["duplicate"] += removed or 0
     _count(capture)
     capture.window_s = find_window_s(sql)
     capture.bursts, capture.why_no_bursts = find_bursts(capture)
     second_look.prepare(sql)
-    workers.look_again(sql, Question(capture.window_s, capture.bursts))
+    question = Question(capture.window_s, capture.bursts)
+    workers.look_again(sql, question, _part(progress, _LOOKED, 100))
 
 
 @contextmanager
@@ -193,7 +224,7 @@ def load(
     files = find_files(directory, refused)
     with tempfile.TemporaryDirectory(prefix="nccl-inspector-") as name:
         folder = Path(name)
-        notes = workers.read(directory, files, folder, everything, progress)
+        notes = workers.read(directory, files, folder, everything, _part(progress, 0, _READ))
         if not notes.parts:
             raise InspectorError(f"{directory}: none of its files can be read")
         sql = connect(folder)
@@ -201,7 +232,7 @@ def load(
             capture = Capture(sql, tuple(file.name for file in files), everything, refused)
             capture.ends = _read_ends(directory, files)
             _take_notes(capture, notes)
-            _look(capture, notes, workers)
+            _look(capture, notes, workers, progress)
             capture.refused, capture.dropped = +capture.refused, +capture.dropped
             yield capture
         finally:

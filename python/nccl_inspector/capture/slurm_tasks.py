@@ -46,12 +46,18 @@ class _Round:
     plan: dict[str, Any]
     item: str  # what an item is called
     done: str  # what is done with it
-    # Called with the items that are not done.
-    progress: Callable[[list[int]], None] | None = None
+    sizes: Sequence[int]  # of the items, in any unit
+    progress: Progress | None
 
     @property
     def items(self) -> int:
         return int(self.plan["items"])
+
+    def show(self, left: Sequence[int]) -> None:
+        """Show how much is done; these items are left."""
+        if self.progress:
+            total = sum(self.sizes)
+            self.progress(total - sum(self.sizes[at] for at in left), total)
 
 
 def _missing(work: Path, round_: _Round) -> list[int]:
@@ -101,11 +107,6 @@ class SlurmTasks:
         self._everything = everything
         pieces = divide(files, self.tasks)
         sizes = [piece.size(files) for piece in pieces]
-
-        def show(left: list[int]) -> None:
-            if progress:
-                progress(sum(sizes) - sum(sizes[at] for at in left), sum(sizes))
-
         plan = {
             "items": len(pieces), "directory": str(directory.absolute()), "everything": everything,
             "shares": min(self.tasks, SHARES_MAX), "files": [asdict(one) for one in files],
@@ -113,7 +114,7 @@ class SlurmTasks:
         }  # fmt: skip
         with self._told():
             whole = Notes()
-            for said in self._do(_Round(task.READ, plan, "piece", "read", show)):
+            for said in self._do(_Round(task.READ, plan, "piece", "read", sizes, progress)):
                 whole.add(task.notes_of_piece(self.work, said))
             self._parts = [
                 [str(Path(name).relative_to(self.work)) for name in names]
@@ -121,7 +122,9 @@ class SlurmTasks:
             ]
             return whole
 
-    def look(self, sql: duckdb.DuckDBPyConnection, notes: Notes, once: bool) -> int | None:
+    def look(
+        self, sql: duckdb.DuckDBPyConnection, notes: Notes, once: bool, progress: Progress | None
+    ) -> int | None:
         """Look at all shares for the first time.
 
         Raises:
@@ -130,7 +133,7 @@ class SlurmTasks:
         plan = {"items": len(self._parts), "parts": self._parts, "once": once}
         with self._told():
             name = task.LOOK_ONCE if once else task.LOOK
-            said = self._do(_Round(name, plan, "share", "joined"))
+            said = self._do(_Round(name, plan, "share", "joined", self._sizes(), progress))
             if any(one["removed"] is None for one in said):
                 return None
             self._once, self._folders = once, [one["folder"] for one in said]
@@ -150,7 +153,9 @@ class SlurmTasks:
             sql.execute(f"create or replace view lines as from {parquet(names)}")
             first_look.view_operations(sql)
 
-    def look_again(self, sql: duckdb.DuckDBPyConnection, question: Question) -> None:
+    def look_again(
+        self, sql: duckdb.DuckDBPyConnection, question: Question, progress: Progress | None
+    ) -> None:
         """Look at all shares for the second time.
 
         Raises:
@@ -165,8 +170,13 @@ class SlurmTasks:
         with self._told():
             (self.work / _NEEDS).mkdir(mode=0o700)
             write_tables(sql, second_look.NEEDS, self.work / _NEEDS)
-            said = self._do(_Round(task.LOOK_AGAIN, plan, "share", "looked at again"))
+            said = self._do(
+                _Round(task.LOOK_AGAIN, plan, "share", "looked at again", self._sizes(), progress)
+            )
             read_tables(sql, second_look.TABLES, [self.work / one["folder"] for one in said])
+
+    def _sizes(self) -> list[int]:
+        return [1] * len(self._parts)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -185,6 +195,7 @@ class SlurmTasks:
         for at in _missing(self.work, round_):
             self.say(f"{round_.item} {at + 1} of {round_.items} is {round_.done} here")
             task.do_item(self.work, round_.name, round_.plan, at)
+        round_.show([])
         return [task.notes(self.work, round_.name, at) for at in range(round_.items)]
 
     def _run_step(self, round_: _Round, tasks: int, step_name: str) -> None:
@@ -203,7 +214,7 @@ class SlurmTasks:
                 while step.poll() is None:
                     time.sleep(_LOOK_S)
                     if round_.progress:
-                        round_.progress(_missing(self.work, round_))
+                        round_.show(_missing(self.work, round_))
             except BaseException:
                 _end(step)
                 raise

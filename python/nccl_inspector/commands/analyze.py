@@ -72,7 +72,7 @@ def analyze(
         output = OutputOptions(sendmail=read_config(conf).sendmail, **wished)
         by_slurm = tasks and shared and slurm_tasks(tasks, shared, partial(click.echo, err=True))
         with by_slurm or nullcontext() as workers:
-            card = analyze_directory(directory, parquet, progress_bar(), workers)
+            card = analyze_directory(directory, parquet, progress_bar("analyzing"), workers)
         return write_card(card, output)
 
     exit_judging(context, make)

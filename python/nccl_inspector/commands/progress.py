@@ -9,12 +9,12 @@ import click
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
+def progress_bar(label: str = "reading") -> Iterator[Callable[[int, int], None] | None]:
     """Give a function that gets how much is done of how much; None if nobody would see it."""
     if not sys.stderr.isatty():
         yield None
         return
-    with click.progressbar(length=1, label="reading", file=sys.stderr) as bar:
+    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
 
         def show(done: int, total: int) -> None:
             bar.length = total
