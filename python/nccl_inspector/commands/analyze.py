@@ -55,7 +55,7 @@ def analyze(
     """Judge a job by the JSON lines below DIRECTORY, ours or NVIDIA's (v4.0 to v4.4).
 
     Operations are joined over the ranks by their numbers, so the figures are exact. It needs some
-    60 bytes in TMPDIR for each operation. The exit status is as for report.
+    20 bytes in TMPDIR for each operation, or 60 with --parquet. The exit status is as for report.
 
     With --slurm, the tasks of three Slurm steps read the files and join the operations. Run it
     inside a job, or after salloc -n N; otherwise each step is a new job, as srun's variables say.

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from nccl_inspector.capture import task
 from nccl_inspector.capture.analyze import analyze_directory
 from nccl_inspector.capture.shares import BLOCK_BITS
 from nccl_inspector.capture.slurm_tasks import slurm_tasks
@@ -53,6 +52,9 @@ def one_long_communicator(folder: Path) -> None:
     write_job(folder, times, 2_000)
 
 
+ONE_LONG = pytest.param(one_long_communicator, marks=pytest.mark.long)
+
+
 def many_communicators(folder: Path) -> None:
     """Collectives and Sends of several communicators, which are in several shares."""
     for rank in range(4):
@@ -73,7 +75,7 @@ def the_same_file_twice(folder: Path) -> None:
     shutil.copy(folder / "1.log", folder / "again.log")
 
 
-@pytest.mark.parametrize("made", [one_long_communicator, many_communicators, the_same_file_twice])
+@pytest.mark.parametrize("made", [ONE_LONG, many_communicators, the_same_file_twice])
 def test_shares_say_what_the_whole_says(
     made: Callable[[Path], None], tmp_path: Path, by_tasks: tuple[str | Path, ...]
 ) -> None:
@@ -124,18 +126,12 @@ def test_progress_is_shown_from_the_first_line_to_the_last_look(tasks: int, tmp_
     assert shares[-1] == 1
 
 
-@pytest.mark.parametrize(("said_by_slurm", "cpus"), [(None, 1), ("4", 4), ("", 1), ("many", 1)])
-def test_a_task_takes_no_more_cpus_than_slurm_gives_it(
-    monkeypatch: pytest.MonkeyPatch, said_by_slurm: str | None, cpus: int
-) -> None:
-    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
-    if said_by_slurm is not None:
-        monkeypatch.setenv("SLURM_CPUS_PER_TASK", said_by_slurm)
-    assert task.cpus() == cpus
-
-
+@pytest.mark.parametrize("made", [ONE_LONG, many_communicators])
 def test_a_capture_is_not_in_one_share(
-    tmp_path: Path, by_tasks: tuple[str | Path, ...], monkeypatch: pytest.MonkeyPatch
+    made: Callable[[Path], None],
+    tmp_path: Path,
+    by_tasks: tuple[str | Path, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither if there are many communicators, nor if there is one with many collectives."""
     kept: list[list[int]] = []
@@ -152,9 +148,8 @@ def test_a_capture_is_not_in_one_share(
         real(path, **more)
 
     monkeypatch.setattr(shutil, "rmtree", count)
-    for made in (one_long_communicator, many_communicators):
-        folder = tmp_path / made.__name__
-        folder.mkdir()
-        made(folder)
-        said(folder, *by_tasks)
-        assert len(kept.pop()) > 1
+    folder = tmp_path / "capture"
+    folder.mkdir()
+    made(folder)
+    said(folder, *by_tasks)
+    assert len(kept.pop()) > 1

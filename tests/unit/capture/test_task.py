@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task of `analyze --slurm` takes what Slurm gives it, and leaves the rest to others."""
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from nccl_inspector.capture import task
+from nccl_inspector.capture.capture_files import find_files
+from nccl_inspector.capture.pieces import divide
+from tests.support.command_line import environment
+from tests.support.json_lines import write_job
+
+STARTED_S = 1.5  # in this time a task that does not wait has taken something
+TASK = "import sys; from nccl_inspector.capture.task import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """What tasks share, with one file to be read."""
+    folder, made = tmp_path / "capture", tmp_path / f"work{secrets.token_hex(4)}"
+    folder.mkdir()
+    made.mkdir()
+    write_job(folder, [[100] * 10])
+    files = find_files(folder, Counter())
+    pieces = divide(files, 1)
+    plan = {
+        "items": len(pieces), "directory": str(folder), "everything": False, "shares": 2,
+        "files": [asdict(one) for one in files], "pieces": [asdict(one) for one in pieces],
+    }  # fmt: skip
+    task.put(task.plan_path(made, task.READ), plan)
+    return made
+
+
+def test_a_task_waits_while_other_tasks_of_its_capture_use_all_of_its_cpus(work: Path) -> None:
+    words = [sys.executable, "-c", TASK, str(work), task.READ, "step0"]
+    with ExitStack() as others:
+        for cpu in os.sched_getaffinity(0):
+            held = others.enter_context(socket.socket(socket.AF_UNIX))
+            held.bind(f"\0{work.name}.{cpu}")
+        waiting = subprocess.Popen(words, env=environment())
+        time.sleep(STARTED_S)
+        assert waiting.poll() is None
+        assert not list(work.glob("*.taken"))
+    assert waiting.wait(30) == 0
+    assert task.notes(work, task.READ, 0)["parts"]
+
+
+@pytest.mark.parametrize(("said_by_slurm", "cpus"), [(None, 1), ("4", 4), ("", 1), ("many", 1)])
+def test_a_task_takes_no_more_cpus_than_slurm_gives_it(
+    monkeypatch: pytest.MonkeyPatch, said_by_slurm: str | None, cpus: int
+) -> None:
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    if said_by_slurm is not None:
+        monkeypatch.setenv("SLURM_CPUS_PER_TASK", said_by_slurm)
+    assert task.cpus() == cpus
