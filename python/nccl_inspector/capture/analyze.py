@@ -16,10 +16,9 @@ from nccl_inspector.capture.joined import join
 from nccl_inspector.capture.line_schema import quoted
 from nccl_inspector.capture.members import columns
 from nccl_inspector.capture.processes import as_summaries
-from nccl_inspector.capture.reader import NO_ROOM
+from nccl_inspector.capture.reader import reason_of
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card
-from nccl_inspector.system.printable import visible
 
 
 @contextmanager
@@ -75,13 +74,11 @@ def analyze_directory(
             bar or _nothing() as progress,
             load(directory, parquet is not None, progress, workers) as capture,
         ):
+            summaries = as_summaries(capture)
             if parquet is not None:
                 _write_parquet(capture, parquet)
-            joined = join(capture)
-            return as_card(capture, joined, as_summaries(capture))
+            return as_card(capture, join(capture), summaries)
     except (OSError, duckdb.Error) as err:
-        said = str(err).splitlines()[0]
         raise InspectorError(
-            f"{directory}: not analysed, with {tempfile.gettempdir()} as TMPDIR: "
-            f"{next((words for words in NO_ROOM if words in said), visible(said))}"
+            f"{directory}: not analysed, with {tempfile.gettempdir()} as TMPDIR: {reason_of(err)}"
         ) from err

@@ -35,9 +35,9 @@ class Capture:
     refused: Counter[str] = field(default_factory=Counter)  # lines, by reason
     dropped: Counter[str] = field(default_factory=Counter)  # operations without a line, by reason
     unknown: Counter[str] = field(default_factory=Counter)  # members not in members.py
-    # By process: metadata of the first record, and of the last one that was looked at.
-    first: dict[Process, Json] = field(default_factory=dict)
-    last: dict[Process, Json] = field(default_factory=dict)
+    first: dict[Process, Json] = field(default_factory=dict)  # metadata of the first record
+    # The most that lines say of lines lost and operations unmeasured; both only grow.
+    said_lost: dict[Process, tuple[int, int]] = field(default_factory=dict)
     lost: dict[Process, int] = field(default_factory=dict)  # operations without a line
     ends: dict[Process, End] = field(default_factory=dict)  # what each process told at its end
     # Processes with operations that have no line: it was lost, or removed with an old file.

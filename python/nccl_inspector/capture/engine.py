@@ -82,10 +82,7 @@ def _count(capture: Capture) -> None:
             capture.refused[reason] += count
     rings = sql.execute(_RING).fetchall()[0][0]
     capture.dropped["ring_full"] += rings
-    said = {
-        process: (metadata.get("lines_dropped") or 0, metadata.get("operations_unmeasured") or 0)
-        for process, metadata in capture.last.items()
-    }
+    said = dict(capture.said_lost)
     for hostname, pid, lines, untimed in sql.execute(_LOST).fetchall():
         before = said.get((hostname, pid), (0, 0))
         said[hostname, pid] = max(before[0], lines or 0), max(before[1], untimed or 0)
@@ -165,12 +162,22 @@ class Here:
 
 
 def _take_notes(capture: Capture, notes: Notes) -> None:
+    """Take what the files say, the oldest first, in whatever order they were read."""
     capture.refused.update(notes.refused)
+    capture.refused["file_unreadable"] += len(notes.unreadable)
     capture.unknown.update(notes.unknown)
-    for metadata in notes.metadata:
-        process = metadata["hostname"], metadata["pid"]
-        capture.first.setdefault(process, metadata)
-        capture.last[process] = metadata
+    numbers = {
+        at: whose[1] for at, name in enumerate(capture.files) if (whose := _process_of(name))
+    }
+    for at in sorted(notes.metadata, key=lambda at: (numbers.get(at, 0), at)):
+        for metadata in notes.metadata[at]:
+            process = metadata["hostname"], metadata["pid"]
+            capture.first.setdefault(process, metadata)
+            lines, unmeasured = capture.said_lost.get(process, (0, 0))
+            capture.said_lost[process] = (
+                max(lines, metadata.get("lines_dropped") or 0),
+                max(unmeasured, metadata.get("operations_unmeasured") or 0),
+            )
 
 
 def _part(progress: Progress | None, begin: int, end: int) -> Progress | None:
@@ -226,7 +233,11 @@ def load(
         folder = Path(name)
         notes = workers.read(directory, files, folder, everything, _part(progress, 0, _READ))
         if not notes.parts:
-            raise InspectorError(f"{directory}: none of its files can be read")
+            raise InspectorError(
+                f"{directory}: none of its files can be read"
+                if len(notes.unreadable) == len(files)
+                else "no operation in these files"
+            )
         sql = connect(folder)
         try:
             capture = Capture(sql, tuple(file.name for file in files), everything, refused)

@@ -60,10 +60,10 @@ def _missing(capture: Capture, joined: Joined) -> list[str]:
             "T may be too long and the waiting too short"
         )
     if capture.unknown:
-        names = [name for name, _ in capture.unknown.most_common(_UNKNOWN_SHOWN)]
+        names = sorted(capture.unknown, key=lambda name: (-capture.unknown[name], name))
         found.append(
             "members that this release does not know, and that were left out: "
-            + ", ".join(visible(name)[:60] for name in names)
+            + ", ".join(visible(name)[:60] for name in names[:_UNKNOWN_SHOWN])
         )
     if joined.mismatched:
         found.append(f"{joined.mismatched} collectives in which the ranks do not agree on the size")
@@ -182,12 +182,12 @@ def _communicators(card: Card, joined: Joined) -> tuple[Communicator, ...]:
 
 def as_card(capture: Capture, joined: Joined, loaded: Loaded) -> Card:
     """Return the card; its times, waiting and communicators are those of the joined operations."""
-    lost = {name: count for name, count in capture.dropped.items() if name not in _READ}
+    lost = {name: count for name, count in sorted(capture.dropped.items()) if name not in _READ}
     partial = any(one.ranks_seen < one.nranks for one in joined.communicators)
     state = "partial" if capture.refused or lost or partial else "present"
     inputs = (Input("json", state, f"{len(capture.files)} files"),)
     given = JobContext(
-        inputs=inputs, refused=dict(capture.refused), from_boxes=False,
+        inputs=inputs, refused=dict(sorted(capture.refused.items())), from_boxes=False,
         why_no_samples=capture.why_no_bursts,
     )  # fmt: skip
     card = build_card(loaded, given)

@@ -31,7 +31,7 @@ select comm, func, size_class, algo_proto, nranks, most, bytes::double / n
 from alone_kinds order by t desc, comm, func, size_class, algo_proto
 """
 _COMMUNICATORS = """
-select comm, any_value(comm_name), max(nranks), max(nnodes), count(distinct rank),
+select comm, min(comm_name), max(nranks), max(nnodes), count(distinct rank),
     list_sort(list(distinct hostname)),
     min(least_nranks) <> max(nranks) or min(least_nnodes) <> max(nnodes)
 from counted group by comm order by max(nranks) desc, comm

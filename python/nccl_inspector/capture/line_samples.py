@@ -35,7 +35,7 @@ _CLOCK_ERROR_MAX_NS = 3600 * NS_PER_S  # a start that is this far from the end's
 
 _KINDS = f"""
 select {RECORD_KIND}, hostname, pid, comm, rank, func, size_class, algo, proto,
-    any_value(comm_name), max(nranks), max(nnodes)
+    min(comm_name), max(nranks), max(nnodes)
 from counted group by hostname, pid, comm, rank, func, size_class, algo, proto
 order by hostname, pid, comm, rank, func, size_class, algo, proto
 """
@@ -124,7 +124,7 @@ def _kinds(capture: Capture) -> _Kinds:
 
 def _rows(capture: Capture, kinds: _Kinds) -> _OpRows:
     """Return the operations in the bursts."""
-    found = _fetch(capture, "select * from records")
+    found = _fetch(capture, "from records order by all")
     order = np.argsort(kinds.keys)
     keys = found.pop("kind").astype(np.uint64)
     kind = order[np.searchsorted(kinds.keys[order], keys)]
@@ -186,7 +186,7 @@ def _on_unix_time(rows: _OpRows) -> _OpRows:
     ahead = mine.heard_ns - end
     owner = _clock_owners(mine, ahead)
     window = number_rows(owner, end // _CLOCK_WINDOW_NS)
-    order = np.lexsort((ahead, window))
+    order = np.lexsort((end, ahead, window))
     best = order[np.append(0, np.flatnonzero(np.diff(window[order])) + 1)]
     best = best[np.lexsort((end[best], owner[best]))]
     bounds = np.searchsorted(owner[best], np.arange(int(owner.max()) + 2))

@@ -25,7 +25,7 @@ select hostname, pid, comm, rank, func, {SIZE_CLASS} as size_class, coalesce(alg
     count(*) as n,
     sum(bytes) as bytes, sum(time_ns) as busy_ns, min(time_ns) as least_ns,
     max(time_ns) as most_ns, min(sn) as first_sn, max(sn) as last_sn,
-    sum({RATE}) as rate, any_value(comm_name) as comm_name,
+    sum({RATE}) as rate, min(comm_name) as comm_name,
     min(nranks) as least_nranks, max(nranks) as nranks, min(nnodes) as least_nnodes,
     max(nnodes) as nnodes, min(when_us) as first_us, max(when_us) as last_us,
     bool_or(source = 'kernel_gpu') as by_gpu, bool_or(source <> 'kernel_gpu') as by_cpu

@@ -39,7 +39,7 @@ from nccl_inspector.summary.codec import UID_UNKNOWN, Head, NodeSummary
 from nccl_inspector.system.printable import visible
 
 _COMMS = """
-select hostname, pid, comm, rank, any_value(comm_name), max(nranks), max(nnodes), min(first_us),
+select hostname, pid, comm, rank, min(comm_name), max(nranks), max(nnodes), min(first_us),
     max(last_us), sum(n)::bigint, max(last_sn), bool_or(by_gpu), bool_or(by_cpu)
 from counted group by hostname, pid, comm, rank order by all
 """

@@ -27,13 +27,20 @@ from nccl_inspector.capture.members import COLL, P2P
 from nccl_inspector.capture.restore import needs_context, restored
 from nccl_inspector.capture.shares import share_sql
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.system.printable import visible
 
 MEMORY = "1GB"  # for DuckDB; the rest of the process needs some 200 MB
 _BATCH_FILES, _BATCH_BYTES = 64, 1 << 30
 _SNIFFED_LINES = 32
 _COPY_BYTES = 1 << 20
 _TAIL_BYTES = 64 << 10
-NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # as DuckDB's errors have it
+_NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # as DuckDB's errors have it
+
+
+def reason_of(err: Exception) -> str:
+    """Return what an error of DuckDB or of the system says, in a few words."""
+    said = str(err).splitlines()[0] if str(err) else type(err).__name__
+    return next((words for words in _NO_ROOM if words in said), visible(said))
 
 
 @dataclass
@@ -44,15 +51,18 @@ class Notes:
     parts: dict[int, list[str]] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)  # lines, by reason
     unknown: Counter[str] = field(default_factory=Counter)  # members not in members.py
-    # Metadata of the lines that were looked at: of the first ones, and of the last one of a file.
-    metadata: list[Json] = field(default_factory=list)
+    unreadable: set[int] = field(default_factory=set)  # files
+    # By file, metadata of the lines that were looked at: the first ones, and the last one.
+    metadata: dict[int, list[Json]] = field(default_factory=dict)
 
     def add(self, other: "Notes") -> None:
         """Add what was found in later files."""
         self.add_parts(other.parts)
         self.refused.update(other.refused)
         self.unknown.update(other.unknown)
-        self.metadata += other.metadata
+        self.unreadable |= other.unreadable
+        for at, found in other.metadata.items():
+            self.metadata.setdefault(at, []).extend(found)
 
     def add_parts(self, parts: Mapping[int, Sequence[str]]) -> None:
         """Add files to the shares."""
@@ -84,7 +94,7 @@ def connect(folder: Path, threads: int = 0) -> duckdb.DuckDBPyConnection:
     return sql
 
 
-def _sniff(fd: int, file: CaptureFile, notes: Notes) -> bool:
+def _sniff(fd: int, file: CaptureFile, at: int, notes: Notes) -> bool:
     """Look at the first lines and note their metadata; return whether lines need a header."""
     ignored: Counter[str] = Counter()
     first = list(islice(read_lines(fd, file.gzipped, ignored), _SNIFFED_LINES))
@@ -99,18 +109,19 @@ def _sniff(fd: int, file: CaptureFile, notes: Notes) -> bool:
         said = record.metadata
         found.setdefault((said["hostname"], said["pid"]), [said])[1:] = [said]
     for of_process in found.values():
-        notes.metadata += of_process
+        notes.metadata.setdefault(at, []).extend(of_process)
     return bare
 
 
-def _look_at_end(fd: int, size: int, notes: Notes) -> None:
+def _look_at_end(fd: int, size: int, at: int, notes: Notes) -> None:
     """Note the metadata of the last complete line; it has the number of lines lost until then."""
     tail = os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
     for line in reversed(tail.split(b"\n")[-_SNIFFED_LINES:]):
         try:
-            notes.metadata.append(parse_record(line).metadata)
+            metadata = parse_record(line).metadata
         except RefusedError:
             continue
+        notes.metadata.setdefault(at, []).append(metadata)
         return
 
 
@@ -182,14 +193,14 @@ class Reader:
                 try:
                     fd = stack.enter_context(opened(self._directory, files[at]))
                 except OSError:
-                    self.notes.refused["file_unreadable"] += 1
+                    self.notes.unreadable.add(at)
                     continue
-                if _sniff(fd, files[at], self.notes):
+                if _sniff(fd, files[at], at, self.notes):
                     self._read_copy(fd, files[at], at, True)
                     continue
                 plain[f"/proc/self/fd/{fd}"] = at
                 if not gzipped:
-                    _look_at_end(fd, files[at].size, self.notes)
+                    _look_at_end(fd, files[at].size, at, self.notes)
             if plain and not self._take(plain, gzipped):
                 for path, at in plain.items():
                     if len(plain) == 1 or not self._take({path: at}, gzipped):
@@ -205,13 +216,13 @@ class Reader:
             with opened(self._directory, file) as fd:
                 self._read_part(fd, file, at, part)
         except OSError as err:
-            if err.strerror in NO_ROOM:
+            if err.strerror in _NO_ROOM:
                 raise
-            self.notes.refused["file_unreadable"] += 1
+            self.notes.unreadable.add(at)
 
     def _read_part(self, fd: int, file: CaptureFile, at: int, part: Part) -> None:
         first = Notes()
-        bare = _sniff(fd, file, first)
+        bare = _sniff(fd, file, at, first)
         if part.begin == 0:
             self.notes.add(first)
         if bare:
@@ -219,7 +230,7 @@ class Reader:
                 self._read_copy(fd, file, at, True)
             return
         if part.end >= file.size:
-            _look_at_end(fd, file.size, self.notes)
+            _look_at_end(fd, file.size, at, self.notes)
         begin, end = bytes_of(fd, part, file.size)
 
         @contextmanager
@@ -249,7 +260,7 @@ class Reader:
                     query = select_lines(paths, P2P, wanted, gzipped)
                     written.append(self._write(query, where))
         except (duckdb.IOException, duckdb.InvalidInputException) as err:
-            if any(words in str(err) for words in NO_ROOM):
+            if any(words in str(err) for words in _NO_ROOM):
                 raise  # the file is not the cause
             return False
         for parts in written:
@@ -291,6 +302,6 @@ class Reader:
         copy = _copied(fd, file, bare, self._folder, self.notes.refused, part)
         try:
             if not self._take({str(copy): at}, False):
-                self.notes.refused["file_unreadable"] += 1
+                self.notes.unreadable.add(at)
         finally:
             copy.unlink()

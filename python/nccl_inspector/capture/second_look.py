@@ -30,7 +30,8 @@ create or replace table busiest as
 select {_LINE} as line, hostname, pid, comm, rank, func, size_class from counted
 group by hostname, pid, comm, rank, func, size_class
 qualify row_number() over (
-    partition by hostname, pid order by sum(busy_ns) desc, comm, func, size_class) <= {_LINES_MAX}
+    partition by hostname, pid order by sum(busy_ns) desc, comm, rank, func, size_class
+    ) <= {_LINES_MAX}
 """
 # median() keeps all times, so only so many operations are looked at together.
 _OPERATIONS_AT_ONCE = 5_000_000
@@ -56,14 +57,16 @@ _NUMBERED = f"select {_RECORD}, sn + 1 as number from {_OPS} and {NUMBERED}"
 # Operations without a number that the ranks share are numbered in the order of their rank's calls.
 _COUNTED = f"""
 select {_RECORD}, hash(hostname, pid, comm, rank) as stream, {WHOLE} as whole, row_number() over (
-    partition by algo is not null, hash(hostname, pid, comm, rank, func, peer) order by sn
-    ) as number
+    partition by algo is not null, hash(hostname, pid, comm, rank, func, peer)
+    order by sn, start_ns, time_ns, when_us, bytes) as number
 from {_OPS} and not ({NUMBERED})
 """
 # The members of such a group lie within its time, and their numbers are not above its number.
 _ALONE = """
 with counted_ as ({counted}), here as (select * from counted_ {within}),
-    wholes as (select stream, sn, start_ns, start_ns + time_ns as end_ns from here where whole)
+    wholes as (
+        select distinct on (stream, sn) stream, sn, start_ns, start_ns + time_ns as end_ns
+        from here where whole order by stream, sn, start_ns, time_ns)
 select here.* exclude (stream, whole)
 from here asof left join wholes on here.stream = wholes.stream and here.sn <= wholes.sn
 where here.peer < 0 or wholes.sn is null or here.start_ns < wholes.start_ns

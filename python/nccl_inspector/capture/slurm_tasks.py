@@ -26,7 +26,7 @@ from nccl_inspector.capture.capture_files import CaptureFile
 from nccl_inspector.capture.engine import Progress
 from nccl_inspector.capture.exchange import read_tables, write_tables
 from nccl_inspector.capture.pieces import divide
-from nccl_inspector.capture.reader import Notes, parquet
+from nccl_inspector.capture.reader import Notes, parquet, reason_of
 from nccl_inspector.capture.second_look import Question
 from nccl_inspector.capture.shares import SHARES_MAX
 from nccl_inspector.errors import InspectorError
@@ -184,7 +184,7 @@ class SlurmTasks:
         try:
             yield
         except (OSError, ValueError, duckdb.Error) as err:
-            raise InspectorError(f"--slurm: {self.work}: {str(err).splitlines()[0]}") from err
+            raise InspectorError(f"--slurm: {self.work}: {reason_of(err)}") from err
 
     def _do(self, round_: _Round) -> list[Any]:
         """Do a round; return the notes of its items."""

@@ -7,16 +7,15 @@ takes the next item that nobody has taken, writes Parquet files, and puts its no
 last. What a task that died had taken is left without notes, and is done again.
 """
 
-import errno
+import fcntl
 import json
 import os
 import secrets
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,11 @@ from nccl_inspector.capture.contents import Bursts
 from nccl_inspector.capture.exchange import read_tables, write_tables
 from nccl_inspector.capture.file_parts import Part
 from nccl_inspector.capture.pieces import Piece
-from nccl_inspector.capture.reader import Notes, Reader, connect, parquet
+from nccl_inspector.capture.reader import Notes, Reader, connect, parquet, reason_of
 from nccl_inspector.system.atomic import replace_file
 
 _WAIT_S = 0.2
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def put(path: Path, what: object) -> None:
@@ -63,7 +63,8 @@ def notes_of_piece(work: Path, said: dict[str, Any]) -> Notes:
     """Return what was found in a piece, from what is noted about it."""
     found = Notes(
         {int(at): [str(work / name) for name in names] for at, names in said["parts"].items()},
-        metadata=said["metadata"],
+        unreadable=set(said["unreadable"]),
+        metadata={int(at): metadata for at, metadata in said["metadata"].items()},
     )
     found.refused.update(said["refused"])
     found.unknown.update(said["unknown"])
@@ -126,6 +127,7 @@ def _read(item: _Item) -> object:
         },
         "refused": dict(found.refused),
         "unknown": dict(found.unknown),
+        "unreadable": sorted(found.unreadable),
         "metadata": found.metadata,
     }
 
@@ -201,33 +203,38 @@ def _first_item(items: int) -> int:
 
 
 @contextmanager
-def _own_cpu(work: Path) -> Iterator[None]:
-    """Wait until one of this task's CPUs is used by no other task of this capture.
+def _own_cpu(work: Path, step: str) -> Iterator[None]:
+    """Wait until one of this task's CPUs is used by no other task of this step.
 
     Tasks that take turns on a CPU push each other's data out of its caches: eight tasks on two CPUs
-    need a quarter more CPU time, and four times the memory. A CPU is held by a name in the abstract
-    namespace of Unix sockets, which is gone when the process is.
+    need a quarter more CPU time, and four times the memory. The lock of a file stands for a CPU of
+    a host, and is gone when the process is.
     """
-    with ExitStack() as held:
-        while not _hold_any(sorted(os.sched_getaffinity(0)), work.name, held):
-            time.sleep(_WAIT_S)
+    host = _BOOT_ID.read_text().strip()
+    while (held := _hold_any(work, f"{step}.{host}.cpu")) is None:
+        time.sleep(_WAIT_S)
+    try:
         yield
+    finally:
+        os.close(held)
 
 
-def _hold_any(numbers: Sequence[int], name: str, held: ExitStack) -> bool:
-    """Hold one of these CPUs; False: all are held. If none can ever be held, it is not needed."""
-    for cpu in numbers:
-        socket_ = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _hold_any(work: Path, prefix: str) -> int | None:
+    """Return the descriptor that holds a CPU; None: all are held.
+
+    Where there are no locks, it holds nothing.
+    """
+    for cpu in sorted(os.sched_getaffinity(0)):
+        fd = os.open(work / f"{prefix}{cpu}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
-            socket_.bind(f"\0{name}.{cpu}")
-        except OSError as err:
-            socket_.close()
-            if err.errno != errno.EADDRINUSE:
-                return True
-        else:
-            held.enter_context(socket_)
-            return True
-    return False
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            continue
+        except OSError:
+            pass
+        return fd
+    return None
 
 
 def main(words: Sequence[str]) -> int:
@@ -236,11 +243,11 @@ def main(words: Sequence[str]) -> int:
     try:
         plan = json.loads(plan_path(work, round_).read_text())
         first = _first_item(plan["items"])
-        with _own_cpu(work):
+        with _own_cpu(work, step):
             for at in (*range(first, plan["items"]), *range(first)):
                 if not notes_path(work, round_, at).exists() and _is_mine(work, step, at):
                     do_item(work, round_, plan, at)
     except (OSError, ValueError, duckdb.Error) as err:
-        print(f"nccl-inspector: {work}: {str(err).splitlines()[0]}", file=sys.stderr)
+        print(f"nccl-inspector: {work}: {reason_of(err)}", file=sys.stderr)
         return 1
     return 0

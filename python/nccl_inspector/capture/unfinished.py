@@ -19,8 +19,8 @@ _EXIT_S = 5.0
 _BEHIND_S = 60.0  # because clocks of nodes may differ a little
 
 _LAST = """
-select comm, any_value(comm_name), func, rank, hostname, pid, max(last_sn)
-from counted where numbered group by comm, func, rank, hostname, pid
+select comm, min(comm_name), func, rank, hostname, pid, max(last_sn)
+from counted where numbered group by comm, func, rank, hostname, pid order by all
 """
 _TIMES = """
 select hostname, pid, max(last_us) from counted group by hostname, pid

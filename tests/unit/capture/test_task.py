@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A task of `analyze --slurm` takes what Slurm gives it, and leaves the rest to others."""
 
+import fcntl
 import os
-import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ TASK = "import sys; from nccl_inspector.capture.task import main; sys.exit(main(
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     """What tasks share, with one file to be read."""
-    folder, made = tmp_path / "capture", tmp_path / f"work{secrets.token_hex(4)}"
+    folder, made = tmp_path / "capture", tmp_path / "work"
     folder.mkdir()
     made.mkdir()
     write_job(folder, [[100] * 10])
@@ -43,10 +42,11 @@ def work(tmp_path: Path) -> Path:
 
 def test_a_task_waits_while_other_tasks_of_its_capture_use_all_of_its_cpus(work: Path) -> None:
     words = [sys.executable, "-c", TASK, str(work), task.READ, "step0"]
+    host = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     with ExitStack() as others:
         for cpu in os.sched_getaffinity(0):
-            held = others.enter_context(socket.socket(socket.AF_UNIX))
-            held.bind(f"\0{work.name}.{cpu}")
+            held = others.enter_context((work / f"step0.{host}.cpu{cpu}").open("wb"))
+            fcntl.flock(held, fcntl.LOCK_EX)
         waiting = subprocess.Popen(words, env=environment())
         time.sleep(STARTED_S)
         assert waiting.poll() is None
