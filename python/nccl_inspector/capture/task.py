@@ -210,13 +210,19 @@ def _own_cpu(work: Path, step: str) -> Iterator[None]:
     need a quarter more CPU time, and four times the memory. The lock of a file stands for a CPU of
     a host, and is gone when the process is.
     """
-    host = _BOOT_ID.read_text().strip()
-    while (held := _hold_any(work, f"{step}.{host}.cpu")) is None:
+    while (held := _hold_any(work, f"{step}.{_host()}.cpu")) is None:
         time.sleep(_WAIT_S)
     try:
         yield
     finally:
         os.close(held)
+
+
+def _host() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return os.uname().nodename
 
 
 def _hold_any(work: Path, prefix: str) -> int | None:
