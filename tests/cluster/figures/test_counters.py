@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job on nodes with adapters and GPUs, from their counters to its report."""
 
+from functools import partial
+
 from nccl_inspector.counters.counter_record import CounterRecord
 from nccl_inspector.counters.node_counters import NodeCounters
 from tests.sandbox import Cluster, wait_until
@@ -17,9 +19,9 @@ def counters(cluster: Cluster, job_id: int) -> dict[str, NodeCounters]:
     return {node: one.counters for node, one in found.items() if one.counters}
 
 
-def is_sampled(cluster: Cluster, job_id: int) -> bool:
-    """Whether n1's agent has a sample of both sources to which the job's later ones are put."""
-    done = cluster.node("n1").run(["cat", f"/run/nccl-inspector/jobs/{job_id}/counters"])
+def is_sampled(cluster: Cluster, job_id: int, node: str) -> bool:
+    """Whether an agent has a sample of both sources to which the job's later ones are put."""
+    done = cluster.node(node).run(["cat", f"/run/nccl-inspector/jobs/{job_id}/counters"])
     if done.returncode:
         return False
     spans = CounterRecord.decode(done.stdout.encode()).counters().spans
@@ -42,7 +44,9 @@ def test_a_links_and_a_gpus_errors_are_in_prometheus_and_in_the_report(
         timeouts = 'nccl_node_port_events_total{node="n1",device="mlx5_0",event="ack_timeout"}'
         wait_until(lambda: bool(cluster.query(timeouts)), 15, "n1's port is in Prometheus", 0.2)
         # It may be there of the job before this one.
-        wait_until(lambda: is_sampled(cluster, job_id), 15, "the job's first sample on n1", 0.2)
+        for node in ("n1", "n4"):
+            sampled = partial(is_sampled, cluster, job_id, node)
+            wait_until(sampled, 15, f"the job's first sample on {node}", 0.2)
         nvlinks = 'nccl_node_gpu_nvlinks_active{node="n1"}'
         wait_until(lambda: bool(cluster.query(nvlinks)), 15, "n1's GPUs are in Prometheus", 0.2)
         links = cluster.query(nvlinks)

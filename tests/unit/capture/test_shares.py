@@ -132,9 +132,8 @@ def test_shares_say_what_the_whole_says(
         assert [len(found) for found in rows] == [len(rows[0])] * 2
 
 
-@pytest.mark.parametrize(
-    "planner", [plans.pipeline, pytest.param(plans.experts, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("planner", [plans.pipeline, plans.experts])
 def test_shares_of_a_training_say_what_the_whole_says(
     planner: object, tmp_path: Path, by_tasks: tuple[str | Path, ...]
 ) -> None:
