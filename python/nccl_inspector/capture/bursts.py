@@ -85,8 +85,8 @@ def find_bursts(capture: Capture) -> tuple[Bursts | None, str]:
     """Return the bursts; None: no operation can be judged, and why, as text."""
     if why_not := _why_unjoinable(capture):
         return None, why_not
-    found = capture.sql.execute(_SLOTS).fetchnumpy()
-    slots, counts = (np.ma.getdata(found[name]) for name in ("slot", "operations"))
+    found = capture.arrays(_SLOTS)
+    slots, counts = found["slot"], found["operations"]
     if not len(slots):
         return None, (
             "these lines do not say when an operation began (NVIDIA's do so only if "

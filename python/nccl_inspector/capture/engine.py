@@ -15,7 +15,7 @@ import duckdb
 from nccl_inspector.capture import first_look, second_look
 from nccl_inspector.capture.bursts import find_bursts
 from nccl_inspector.capture.capture_files import END, CaptureFile, find_files, opened
-from nccl_inspector.capture.contents import Capture, Process
+from nccl_inspector.capture.contents import Capture, Process, Source
 from nccl_inspector.capture.end_files import END_BYTES_MAX, End, parse_end
 from nccl_inspector.capture.joined import find_window_s
 from nccl_inspector.capture.line_schema import MARKER, OTHER_KIND, PROXY, UNTIMED
@@ -72,7 +72,21 @@ def _rotated(names: Sequence[str]) -> set[Process]:
     return {process for process, number in found.items() if number}
 
 
-def _count(capture: Capture) -> None:
+def _said_lost(capture: Capture, notes: Notes) -> dict[Process, tuple[int, int]]:
+    """Return the most that lines say of lines lost and operations unmeasured; both only grow."""
+    rows = [
+        (one["hostname"], one["pid"], one.get("lines_dropped"), one.get("operations_unmeasured"))
+        for of_file in notes.metadata.values()
+        for one in of_file
+    ]
+    found: dict[Process, tuple[int, int]] = {}
+    for hostname, pid, lines, unmeasured in (*rows, *capture.sql.execute(_LOST).fetchall()):
+        before = found.get((hostname, pid), (0, 0))
+        found[hostname, pid] = max(before[0], lines or 0), max(before[1], unmeasured or 0)
+    return found
+
+
+def _count(capture: Capture, notes: Notes) -> None:
     """Count the refused lines, and the operations that are reported to have no line."""
     sql = capture.sql
     for reason, count in sql.execute(_REASONS).fetchall():
@@ -82,10 +96,7 @@ def _count(capture: Capture) -> None:
             capture.refused[reason] += count
     rings = sql.execute(_RING).fetchall()[0][0]
     capture.dropped["ring_full"] += rings
-    said = dict(capture.said_lost)
-    for hostname, pid, lines, untimed in sql.execute(_LOST).fetchall():
-        before = said.get((hostname, pid), (0, 0))
-        said[hostname, pid] = max(before[0], lines or 0), max(before[1], untimed or 0)
+    said = _said_lost(capture, notes)
     capture.lost = {process: sum(counts) for process, counts in said.items()}
     capture.holed = {process for process, count in capture.lost.items() if count}
     capture.holed |= _rotated(capture.files)
@@ -96,14 +107,7 @@ def _count(capture: Capture) -> None:
 class Workers(Protocol):
     """Do what takes long: read the lines, and look at all operations."""
 
-    def read(
-        self,
-        directory: Path,
-        files: Sequence[CaptureFile],
-        folder: Path,
-        everything: bool,
-        progress: Progress | None,
-    ) -> Notes:
+    def read(self, source: Source, folder: Path, progress: Progress | None) -> Notes:
         """Turn files into Parquet files; a folder of this host may be used."""
 
     def look(
@@ -120,19 +124,13 @@ class Workers(Protocol):
 class Here:
     """Does all in this process."""
 
-    def read(
-        self,
-        directory: Path,
-        files: Sequence[CaptureFile],
-        folder: Path,
-        everything: bool,
-        progress: Progress | None,
-    ) -> Notes:
+    def read(self, source: Source, folder: Path, progress: Progress | None) -> Notes:
         """Read all files, into Parquet files in the folder."""
+        files = source.files
         total, done = sum(file.size for file in files), 0
         sql = connect(folder)
         try:
-            reader = Reader(sql, directory, folder, everything)
+            reader = Reader(sql, source.directory, folder, source.everything)
             for batch in batches(files):
                 reader.read(files, batch)
                 done += sum(files[at].size for at in batch)
@@ -173,11 +171,6 @@ def _take_notes(capture: Capture, notes: Notes) -> None:
         for metadata in notes.metadata[at]:
             process = metadata["hostname"], metadata["pid"]
             capture.first.setdefault(process, metadata)
-            lines, unmeasured = capture.said_lost.get(process, (0, 0))
-            capture.said_lost[process] = (
-                max(lines, metadata.get("lines_dropped") or 0),
-                max(unmeasured, metadata.get("operations_unmeasured") or 0),
-            )
 
 
 def _part(progress: Progress | None, begin: int, end: int) -> Progress | None:
@@ -201,7 +194,7 @@ def _look(capture: Capture, notes: Notes, workers: Workers, progress: Progress |
     if removed is None:
         removed = workers.look(sql, notes, True, shown)
     capture.refused["duplicate"] += removed or 0
-    _count(capture)
+    _count(capture, notes)
     capture.window_s = find_window_s(sql)
     capture.bursts, capture.why_no_bursts = find_bursts(capture)
     second_look.prepare(sql)
@@ -231,7 +224,8 @@ def load(
     files = find_files(directory, refused)
     with tempfile.TemporaryDirectory(prefix="nccl-inspector-") as name:
         folder = Path(name)
-        notes = workers.read(directory, files, folder, everything, _part(progress, 0, _READ))
+        source = Source(directory, files, everything)
+        notes = workers.read(source, folder, _part(progress, 0, _READ))
         if not notes.parts:
             raise InspectorError(
                 f"{directory}: none of its files can be read"

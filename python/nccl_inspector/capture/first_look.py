@@ -2,7 +2,7 @@
 """The first look at all operations: small tables that answer most questions about them.
 
 It looks at one share of a capture (shares.py). The tables of several shares have the same columns,
-and their rows can be put together: who reads a table adds up what may be in several shares.
+and their rows can be put together. A module that reads a table adds up the rows of all shares.
 """
 
 import duckdb
@@ -13,9 +13,10 @@ from nccl_inspector.capture.collectives import ALGO_PROTO, NUMBERED
 from nccl_inspector.capture.line_schema import LOSSES, SIZE_CLASS, quoted
 from nccl_inspector.capture.medians import counts_sql
 from nccl_inspector.capture.operation_counts import COUNTED, RATE
+from nccl_inspector.model.process import NS_PER_S
 
 BASE_WINDOW_S = 10  # all windows are multiples of it
-LONG_NS = 1_000_000_000  # an operation of this length or longer is in all windows that it ran in
+LONG_NS = NS_PER_S  # an operation of this length or longer is in all windows that it ran in
 LONG_MAX = 1_000_000  # rows
 SLOT_BITS = 28  # to choose bursts, operations are counted in slots of 2^n ns
 KIND = "comm", "func", "size_class", "algo_proto"

@@ -2,7 +2,6 @@
 """The operations of a capture as the exact records that a box keeps: `model.Samples`."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,11 +82,6 @@ class _OpRows:
         return _OpRows(*(getattr(self, name)[which] for name in self.__slots__))
 
 
-def _fetch(capture: Capture, query: str) -> dict[str, NDArray[Any]]:
-    found = capture.sql.execute(query).fetchnumpy()
-    return {name: np.ma.getdata(column) for name, column in found.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class _Kinds:
     """The kinds of operation of all processes, sorted by process."""
@@ -124,7 +118,7 @@ def _kinds(capture: Capture) -> _Kinds:
 
 def _rows(capture: Capture, kinds: _Kinds) -> _OpRows:
     """Return the operations in the bursts."""
-    found = _fetch(capture, "from records order by all")
+    found = capture.arrays("from records order by all")
     order = np.argsort(kinds.keys)
     keys = found.pop("kind").astype(np.uint64)
     kind = order[np.searchsorted(kinds.keys[order], keys)]

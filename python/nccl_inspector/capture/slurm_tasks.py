@@ -22,7 +22,7 @@ from typing import Any
 import duckdb
 
 from nccl_inspector.capture import collectives, first_look, second_look, task
-from nccl_inspector.capture.capture_files import CaptureFile
+from nccl_inspector.capture.contents import Source
 from nccl_inspector.capture.engine import Progress
 from nccl_inspector.capture.exchange import read_tables, write_tables
 from nccl_inspector.capture.pieces import divide
@@ -88,14 +88,7 @@ class SlurmTasks:
     _once: bool = False
     _folders: list[str] = field(default_factory=list)  # of each share, from the first look
 
-    def read(
-        self,
-        directory: Path,
-        files: Sequence[CaptureFile],
-        folder: Path,
-        everything: bool,
-        progress: Progress | None,
-    ) -> Notes:
+    def read(self, source: Source, folder: Path, progress: Progress | None) -> Notes:
         """Read all files; `folder` is not used, because it is of this host.
 
         Raises:
@@ -104,13 +97,13 @@ class SlurmTasks:
         del folder
         if shutil.which("srun") is None:
             raise InspectorError("--slurm: there is no srun here")
-        self._everything = everything
+        self._everything, files = source.everything, source.files
         pieces = divide(files, self.tasks)
         sizes = [piece.size(files) for piece in pieces]
         plan = {
-            "items": len(pieces), "directory": str(directory.absolute()), "everything": everything,
-            "shares": min(self.tasks, SHARES_MAX), "files": [asdict(one) for one in files],
-            "pieces": [asdict(one) for one in pieces],
+            "items": len(pieces), "directory": str(source.directory.absolute()),
+            "everything": source.everything, "shares": min(self.tasks, SHARES_MAX),
+            "files": [asdict(one) for one in files], "pieces": [asdict(one) for one in pieces],
         }  # fmt: skip
         with self._told():
             whole = Notes()

@@ -3,9 +3,9 @@
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -19,7 +19,6 @@ from nccl_inspector.capture.pieces import divide
 from tests.support.command_line import environment
 from tests.support.json_lines import write_job
 
-STARTED_S = 1.5  # in this time a task that does not wait has taken something
 TASK = "import sys; from nccl_inspector.capture.task import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -40,15 +39,20 @@ def work(tmp_path: Path) -> Path:
     return made
 
 
-def test_a_task_waits_while_other_tasks_of_its_capture_use_all_of_its_cpus(work: Path) -> None:
-    words = [sys.executable, "-c", TASK, str(work), task.READ, "step0"]
+def started(work: Path, step: str) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-c", TASK, str(work), task.READ, step]
+    return subprocess.Popen(words, env=environment())
+
+
+def test_a_task_waits_while_other_tasks_of_its_step_use_all_of_its_cpus(work: Path) -> None:
+    beside = Path(shutil.copytree(work, work.with_name("beside")))
     host = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     with ExitStack() as others:
         for cpu in os.sched_getaffinity(0):
             held = others.enter_context((work / f"step0.{host}.cpu{cpu}").open("wb"))
             fcntl.flock(held, fcntl.LOCK_EX)
-        waiting = subprocess.Popen(words, env=environment())
-        time.sleep(STARTED_S)
+        waiting = started(work, "step0")
+        assert started(beside, "step1").wait(30) == 0, "one that begins later has ended"
         assert waiting.poll() is None
         assert not list(work.glob("*.taken"))
     assert waiting.wait(30) == 0
