@@ -189,6 +189,12 @@ def driver_version(text: str) -> str:
     return found[0] if found else "unknown"
 
 
+def has_mps() -> bool:
+    """Return whether an MPS daemon serves this user: then ranks on one GPU run side by side."""
+    place = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    return (Path(place) / "control").exists()
+
+
 def machine(bench: Bench) -> Figures:
     """Return what the figures depend on."""
     text = DRIVER_FILE.read_text() if DRIVER_FILE.exists() else ""
@@ -200,6 +206,7 @@ def machine(bench: Bench) -> Figures:
         "gpus": bench.cuda.count(),
         "driver": facts.get("driver") or driver_version(text),
         "cuda_of_driver": bench.cuda.version(),
+        "mps": has_mps(),
         "nccl": spell(Nccl(bench.libraries[0]).version()),
         "cpu": platform.machine(),
         "cores": os.cpu_count(),
@@ -209,9 +216,10 @@ def machine(bench: Bench) -> Figures:
 
 
 def file_name(facts: Figures) -> str:
-    """Return `<gpu>-nccl<version>-driver<version>.json`, in letters that every tool takes."""
+    """Return `<gpu>-nccl<version>-driver<version>[-mps].json`, in letters that every tool takes."""
     gpu = re.sub(r"[^a-z0-9]+", "-", facts["gpu"].lower()).strip("-")
-    return f"{gpu}-nccl{facts['nccl']}-driver{facts['driver']}.json"
+    mps = "-mps" if facts["mps"] else ""
+    return f"{gpu}-nccl{facts['nccl']}-driver{facts['driver']}{mps}.json"
 
 
 def write_results(bench: Bench, results: Path) -> Path:

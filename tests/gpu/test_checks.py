@@ -342,7 +342,9 @@ def test_names_of_results_are_plain() -> None:
     assert driver_version(proc) == "580.95.05"
     assert driver_version("") == "unknown"
     facts = {"gpu": "NVIDIA H100 80GB HBM3", "nccl": "2.27.3", "driver": "580.95.05"}
-    assert file_name(facts) == "nvidia-h100-80gb-hbm3-nccl2.27.3-driver580.95.05.json"
+    name = "nvidia-h100-80gb-hbm3-nccl2.27.3-driver580.95.05"
+    assert file_name(facts | {"mps": False}) == f"{name}.json"
+    assert file_name(facts | {"mps": True}) == f"{name}-mps.json"
 
 
 def test_a_machine_without_a_gpu_writes_nothing(
