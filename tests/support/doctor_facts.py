@@ -33,6 +33,7 @@ from nccl_inspector.doctor.facts import (
     Script,
     Security,
     Settings,
+    SetUp,
     Slurm,
     StackLine,
     Storage,
@@ -209,4 +210,5 @@ def healthy() -> Facts:
         controller=_controller(),
         job=_job(),
         image=_image(),
+        setup=SetUp(has_site_file=False, todo={}),
     )

@@ -34,8 +34,9 @@ Judge = Callable[[Facts], str]
 class Check:
     """One thing that can be wrong.
 
-    `looks_at`: where the facts come from. `meaning`: what it does to jobs. `mend`: what to do.
-    `page`: file and anchor below `packaging/doc/`.
+    `looks_at`: where the facts come from. `meaning`: what it does to jobs. `mend`: what to do by
+    hand; where `by_setup` is true, `nccl-inspector setup ROLE --apply` does it. `page`: file and
+    anchor below `packaging/doc/`.
     """
 
     id: str  # does not change between releases
@@ -45,6 +46,7 @@ class Check:
     mend: str
     page: str
     judge: Judge
+    by_setup: bool = False
 
 
 @dataclass(frozen=True, slots=True)

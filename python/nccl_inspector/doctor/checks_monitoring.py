@@ -65,8 +65,13 @@ def _exporter_directory(facts: Facts) -> str:
     first = exporters[0]
     if not first.reads_textfiles:
         return f"node_exporter (pid {first.pid}) runs without its textfile collector"
-    directories = ", ".join(first.directories) or "no directory"
-    return f"node_exporter (pid {first.pid}) reads {directories}"
+    wanted = facts.settings.values.run_dir / "prom"
+    if first.directories:
+        return f"node_exporter (pid {first.pid}) reads {', '.join(first.directories)}, not {wanted}"
+    return (
+        f"node_exporter (pid {first.pid}) has no --collector.textfile.directory: it reads the one "
+        f"that it was built with (on Debian /var/lib/prometheus/node-exporter), not {wanted}"
+    )
 
 
 def _exporter_group(facts: Facts) -> str:
@@ -137,7 +142,8 @@ CHECKS = (
         roles=_NODE,
         looks_at="the command line of the running node_exporter",
         meaning="It does not read the published series, so Prometheus has none.",
-        mend="Give it --collector.textfile.directory=/run/nccl-inspector/prom.",
+        mend="Give it --collector.textfile.directory=/run/nccl-inspector/prom (on Debian in ARGS "
+        "of /etc/default/prometheus-node-exporter), and restart it; or set `listen`.",
         page="troubleshoot.md#no-series-in-prometheus",
         judge=_exporter_directory,
     ),

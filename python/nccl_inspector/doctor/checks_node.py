@@ -137,6 +137,7 @@ CHECKS = (
         mend="systemctl enable --now nccl-inspector-agent, or look into its journal.",
         page="troubleshoot.md#status-says-not-well",
         judge=_no_agent,
+        by_setup=True,
     ),
     Check(
         id="agent-stale",
@@ -156,6 +157,7 @@ CHECKS = (
         mend="systemctl enable nccl-inspector-agent.",
         page="install.md#install-them",
         judge=_not_enabled,
+        by_setup=True,
     ),
     Check(
         id="agent-python",

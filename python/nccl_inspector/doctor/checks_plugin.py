@@ -151,6 +151,16 @@ def _other_machine(elf: Elf | None, facts: Facts) -> str:
     return f"the profiler is for {names[0]}, the SPANK plugin for {names[1]}"
 
 
+def _setup_pending(facts: Facts) -> str:
+    setup = known(facts.setup)
+    if not setup.has_site_file:
+        return ""  # set up by hand, perhaps in another way than setup's
+    return "; ".join(
+        f"setup {role} has not done all that the site file says: {', '.join(texts)}"
+        for role, texts in setup.todo.items()
+    )
+
+
 CHECKS = (
     Check(
         id="settings-refused",
@@ -163,6 +173,17 @@ CHECKS = (
         judge=_settings_refused,
     ),
     Check(
+        id="setup-pending",
+        roles=frozenset({Role.NODE, Role.CONTROLLER}),
+        looks_at="the site file, and what `nccl-inspector setup` would do here",
+        meaning="This host is not as the site file says.",
+        mend="nccl-inspector setup node --apply on a node, setup controller --apply on the "
+        "controller.",
+        page="install.md#let-setup-do-the-rest",
+        judge=_setup_pending,
+        by_setup=True,
+    ),
+    Check(
         id="plugstack-line",
         roles=_LOADING,
         looks_at="plugstack.conf and the files that it includes",
@@ -172,6 +193,7 @@ CHECKS = (
         "restart slurmd on nodes (Slurm 24.11 and later: scontrol reconfigure).",
         page="install.md#turn-on",
         judge=_no_line,
+        by_setup=True,
     ),
     Check(
         id="plugstack-required",

@@ -79,6 +79,7 @@ CHECKS = (
         "/usr/lib/tmpfiles.d/nccl-inspector.conf.",
         page="install.md#mount-the-tmpfs",
         judge=_dirs_missing,
+        by_setup=True,
     ),
     Check(
         id="run-dir-modes",

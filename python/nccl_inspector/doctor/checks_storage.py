@@ -193,6 +193,7 @@ CHECKS = (
         mend="Create it, with the same uid on all nodes: useradd --system nccl-inspector.",
         page="troubleshoot.md#step-4-did-the-agent-collect-the-job",
         judge=_no_account,
+        by_setup=True,
     ),
     Check(
         id="report-dir",
@@ -202,6 +203,7 @@ CHECKS = (
         mend="Mount the shared storage, and give report_dir to the account with mode 0711.",
         page="troubleshoot.md#step-4-did-the-agent-collect-the-job",
         judge=_report_dir,
+        by_setup=True,
     ),
     Check(
         id="report-dir-mode",
@@ -259,6 +261,7 @@ CHECKS = (
         mend="Install tmpfiles-controller.conf, and run systemd-tmpfiles --create.",
         page="troubleshoot.md#step-5-is-the-report-stored",
         judge=_no_folder,
+        by_setup=True,
     ),
     Check(
         id="queue-modes",
@@ -278,6 +281,7 @@ CHECKS = (
         mend="systemctl enable --now nccl-inspector-controller, or look into its journal.",
         page="troubleshoot.md#step-5-is-the-report-stored",
         judge=_service_gone,
+        by_setup=True,
     ),
     Check(
         id="controller-root",
@@ -335,5 +339,6 @@ CHECKS = (
         mend="Make the directory, and give it to the service account with mode 0711.",
         page="operate.md#reports",
         judge=_store,
+        by_setup=True,
     ),
 )

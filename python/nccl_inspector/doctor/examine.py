@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from nccl_inspector.doctor.bounded import Reader, gather
 from nccl_inspector.doctor.check import Outcome, Result, Role, run_check
-from nccl_inspector.doctor.facts import CannotTell, Fact, Facts, PlugStack, Settings, Slurm
+from nccl_inspector.doctor.facts import CannotTell, Fact, Facts, PlugStack, Settings, SetUp, Slurm
 from nccl_inspector.doctor.files import read_library
 from nccl_inspector.doctor.processes import Running, find_daemons
 from nccl_inspector.doctor.read_controller import read_controller
@@ -27,6 +27,11 @@ from nccl_inspector.doctor.read_storage import read_objects, read_storage
 from nccl_inspector.doctor.registry import CHECKS
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import DEFAULT_CONF, Config, parse_config, read_config
+from nccl_inspector.setup.host import Host
+from nccl_inspector.setup.plan import ROLES as SETUP_ROLES
+from nccl_inspector.setup.run import look as look_at_setup
+from nccl_inspector.setup.site_file import DEFAULT_SITE, read_site
+from nccl_inspector.setup.steps import State
 
 EXIT_WELL, EXIT_FOUND = 0, 1
 _SLURMD_PLACES = "/usr/sbin:/usr/bin:/sbin:/usr/local/sbin:/opt/slurm/sbin"
@@ -125,6 +130,22 @@ def _readers(
     return readers
 
 
+def _read_setup(roles: Collection[Role]) -> SetUp:
+    """Return what `setup` would do here for each of its roles; nothing for one that it refuses.
+
+    Raises:
+        InspectorError: the site file or a file of the host cannot be read.
+    """
+    site, host = read_site(None), Host()
+    todo: dict[str, tuple[str, ...]] = {}
+    for role in (one for one in roles if one in SETUP_ROLES):
+        looks = look_at_setup(host, role, SETUP_ROLES[role](host, site)).looks
+        if not any(one.state is State.REFUSED for one in looks):
+            todo[role] = tuple(one.text for one in looks if one.state is State.TO_DO)
+    todo = {role: texts for role, texts in todo.items() if texts}
+    return SetUp(DEFAULT_SITE.exists(), todo)
+
+
 def _examined(roles: tuple[Role, ...], facts: Facts) -> Examination:
     results = [run_check(one, facts) for one in CHECKS if one.roles & set(roles)]
     return Examination(roles, facts, tuple(results))
@@ -146,7 +167,7 @@ def examine_host(settings: Settings, forced: Collection[Role], prometheus: str =
         if not isinstance(slurm, CannotTell):
             wanted = Role.CONTROLLER in forced
             readers["controller"] = partial(read_controller, config, slurm, wanted)
-    found |= gather(readers)
+    found |= gather(readers | {"setup": partial(_read_setup, roles)})
     return _examined(roles, Facts(settings=settings, **found))
 
 

@@ -362,6 +362,14 @@ class Image:
     has_zlib: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """What `setup ROLE --apply` would do here, by role; a role that is set up has no entry."""
+
+    has_site_file: bool
+    todo: Mapping[str, tuple[str, ...]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Everything that was read; what a role does not need was not read."""
@@ -386,3 +394,4 @@ class Facts:
     controller: Fact[Controller] = NOT_READ
     job: Fact[Job] = NOT_READ
     image: Fact[Image] = NOT_READ
+    setup: Fact[SetUp] = NOT_READ

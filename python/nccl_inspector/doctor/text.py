@@ -2,7 +2,9 @@
 """The results as text for a terminal, and as JSON."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from nccl_inspector.doctor.check import Check, Outcome, Result
@@ -13,16 +15,53 @@ from nccl_inspector.render.text_layout import Item, Paint, join, paragraph
 
 ALL_WELL = "all well"
 FORMAT = 1
+DOC_DIR = Path("/usr/share/doc/slurm-nccl-inspector")
 
 
-def _found(result: Result) -> list[Item]:
-    check = result.check
+def find_page(page: str, url: str, directory: Path = DOC_DIR) -> str:
+    """Return where a page (`install.md#turn-on`) can be read.
+
+    That is the site's own copy if it has a `url`, else the file if the package with the
+    documentation is installed, else the name of that package.
+    """
+    if url:
+        return f"{url.rstrip('/')}/{page.replace('.md', '.html', 1)}"
+    name, _, anchor = page.partition("#")
+    if (directory / name).is_file():
+        return f"{directory / name}" + (f", {anchor.replace('-', ' ')}" if anchor else "")
+    return f"{page} in the package slurm-nccl-inspector-doc"
+
+
+def _setup_command(examination: Examination, check: Check) -> str:
+    """Return the call of `setup` that mends what a check has found; empty if none does."""
+    setup = examination.facts.setup
+    if not check.by_setup or isinstance(setup, CannotTell):
+        return ""
+    roles = [role for role in examination.roles if role in setup.todo and role in check.roles]
+    return f"nccl-inspector setup {roles[0]} --apply" if roles else ""
+
+
+def _found(examination: Examination, result: Result) -> list[Item]:
+    check, command = result.check, _setup_command(examination, result.check)
+    fix = f"{command} does it, as root. By hand: {check.mend}" if command else check.mend
     return [
         paragraph("", f"{check.id}: {result.evidence}", Paint.WARNING),
         paragraph("  means: ", check.meaning, indent=4),
-        paragraph("  mend: ", check.mend, indent=4),
-        paragraph("  page: ", check.page, indent=4),
-    ]
+        paragraph("  fix: ", fix, indent=4),
+        paragraph("  page: ", find_page(check.page, examination.facts.settings.values.docs_url),
+                  indent=4),
+    ]  # fmt: skip
+
+
+def _by_setup(examination: Examination, found: Sequence[Result]) -> list[list[Item]]:
+    """Return, for each call of `setup` that mends several faults, that it does."""
+    commands = Counter(_setup_command(examination, one.check) for one in found)
+    return [
+        [paragraph("", f"{command} mends {count} of these faults. Without --apply it shows what "
+                   "it would do.")]
+        for command, count in commands.items()
+        if command and count > 1
+    ]  # fmt: skip
 
 
 def _unknown(results: Sequence[Result]) -> list[list[Item]]:
@@ -53,7 +92,8 @@ def render(examination: Examination, columns: int) -> str:
     unknown = [one for one in examination.results if one.outcome is Outcome.CANNOT_TELL]
     if not found and not unknown:
         return f"{ALL_WELL}\n"
-    blocks: list[list[Item]] = [*map(_found, found), *_unknown(unknown)]
+    blocks = [_found(examination, one) for one in found]
+    blocks += [*_by_setup(examination, found), *_unknown(unknown)]
     blocks.append([*_seen_words(examination), paragraph("", _sum(examination))])
     return join(blocks, columns, colour=False)
 
@@ -65,7 +105,7 @@ def render_list(checks: Sequence[Check], columns: int) -> str:
             paragraph("", f"{one.id} ({', '.join(sorted(one.roles))})", Paint.TITLE),
             paragraph("  looks at: ", one.looks_at, indent=4),
             paragraph("  means: ", one.meaning, indent=4),
-            paragraph("  mend: ", one.mend, indent=4),
+            paragraph("  fix: ", one.mend, indent=4),
         ]
         for one in checks
     ]
@@ -119,7 +159,8 @@ def as_json(examination: Examination) -> dict[str, Any]:
                 "looks_at": one.check.looks_at,
                 "meaning": one.check.meaning,
                 "mend": one.check.mend,
-                "page": one.check.page,
+                "page": find_page(one.check.page, examination.facts.settings.values.docs_url),
+                "setup": _setup_command(examination, one.check),
             }
             for one in examination.results
         ],

@@ -108,6 +108,7 @@ class Config:
     report_days: int
     controller_wait_s: float
     admin_comment: bool
+    docs_url: str
 
 
 def load_settings() -> dict[str, Setting]:

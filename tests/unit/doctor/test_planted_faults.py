@@ -14,7 +14,7 @@ from nccl_inspector.doctor.check import Outcome, Result, Role, run_check
 from nccl_inspector.doctor.examine import Examination
 from nccl_inspector.doctor.facts import CannotTell, Facts, FileFacts, ImageFile, known
 from nccl_inspector.doctor.registry import BY_ID, CHECKS
-from nccl_inspector.doctor.text import ALL_WELL, render
+from nccl_inspector.doctor.text import ALL_WELL, find_page, render
 from nccl_inspector.model.process import DENIED, RCCL, UNTIMED
 from tests.support.doctor_facts import LIB, RUN, changed, environment, healthy, script
 from tests.support.repository import DOC
@@ -32,6 +32,7 @@ FULL = {"used_bytes": 250 << 20}
 # What is wrong: paths in the facts of a healthy system, and what is there instead.
 FAULTS: dict[str, dict[str, Any]] = {
     "settings-refused": {"settings.refused": "x.conf:3: unknown key 'colour'"},
+    "setup-pending": {"setup.has_site_file": True, "setup.todo": {"node": ("x.mount: enable",)}},
     "plugstack-line": {"plugstack.lines": (), "plugstack.library": None},
     "plugstack-required": {"plugstack.lines.0.word": "required"},
     "plugstack-twice": {"plugstack.lines": (LINE, LINE)},
@@ -297,6 +298,7 @@ def test_the_page_of_a_check_and_its_section_exist(page: str) -> None:
          "hooks.named": (script("Prolog", "/etc/slurm/nccl-inspector-hook"),)},
         {"job.boxes.0.followed": 0, "job.boxes.0.age_s": 10.0},
         {"nccl": {"/usr/lib/libnccl.so.2": None}},
+        {"setup.todo": {"node": ("run-nccl\\x2dinspector.mount: enable and start",)}},
         {"enroot.fstab.problem": MISSING, "enroot.hook.problem": MISSING, "enroot.mounts": ()},
         {"enroot.mounts": (LIB, RUN)},
         {"nccl": {"/usr/lib/libnccl.so.2.31.2": (2, 31, 2)},
@@ -340,3 +342,45 @@ def test_a_process_without_the_variables_beside_others_with_them_is_found_if_it_
 def test_a_fault_of_a_job_comes_with_the_libraries_that_were_seen() -> None:
     text = " ".join(shown(planted({"job.disabled": True})).split())
     assert "seen: 1 process; /usr/lib/libnccl.so.2.28.3 and our plugin; 1 measured with" in text
+
+
+# Right after the packages were installed nothing is set up: one command, and not five.
+NEW_NODE: dict[str, Any] = {
+    "plugstack.lines": (),
+    "plugstack.library": None,
+    "run_dir.places.jobs.file.problem": MISSING,
+    "reports.uid": None,
+    "setup.todo": {"node": ("account nccl-inspector: make", "x.mount: enable and start")},
+}
+
+
+def test_a_node_that_is_not_set_up_is_told_to_call_setup() -> None:
+    text = " ".join(shown(planted(NEW_NODE)).split())
+    command = "nccl-inspector setup node --apply"
+    assert found(planted(NEW_NODE)) == {"plugstack-line", "run-dir-missing", "account-missing"}
+    assert text.count(f"fix: {command} does it, as root. By hand: ") == 3
+    assert f"{command} mends 3 of these faults" in text
+
+
+def test_where_setup_has_nothing_to_do_the_fix_is_by_hand() -> None:
+    facts = planted(NEW_NODE | {"setup.todo": {}})
+    assert "setup node" not in shown(facts)
+    assert " ".join(BY_ID["run-dir-missing"].mend.split()) in " ".join(shown(facts).split())
+
+
+def test_a_node_is_not_told_to_set_up_the_controller() -> None:
+    facts = planted(NEW_NODE | {"setup.todo": {"controller": ("x.service: enable",)}})
+    assert "setup controller" not in shown(facts)
+
+
+def test_a_page_is_a_file_that_is_there_or_one_of_the_sites_or_in_a_package(
+    tmp_path: Path,
+) -> None:
+    assert find_page("install.md#turn-on", "https://hpc.example/docs/", tmp_path) == (
+        "https://hpc.example/docs/install.html#turn-on"
+    )
+    missing = "install.md#turn-on in the package slurm-nccl-inspector-doc"
+    assert find_page("install.md#turn-on", "", tmp_path) == missing
+    (tmp_path / "install.md").touch()
+    assert find_page("install.md#turn-on", "", tmp_path) == f"{tmp_path}/install.md, turn on"
+    assert find_page("install.md", "", tmp_path) == f"{tmp_path}/install.md"
