@@ -7,20 +7,22 @@
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 PRESETDIR ?= $(PREFIX)/lib/systemd/system-preset
 TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
+# Where `doctor` finds the pages that it names.
+DOCDIR ?= $(PREFIX)/share/doc/slurm-nccl-inspector
 # mount(8) looks nowhere else for the helper, whatever PREFIX is.
 SBINDIR ?= /usr/sbin
 # For what is run here. The installed command finds its Python itself.
 PYTHON ?= python3
 
 STAGE ?= build/stage
-PARTS := profiler spank node controller python report enroot monitoring
+PARTS := profiler spank node controller python report enroot monitoring doc
 C_PARTS := profiler spank node controller
 
 # The files in the repository have the default paths; each is installed with the paths as given.
 GIVEN = -e 's;/usr/lib/nccl-inspector/spank_nccl_inspector.so;@SPANK@;g' \
 	-e 's;/usr/lib/nccl-inspector;$(LIBDIR);g' -e 's;@SPANK@;$(SLURM_PLUGINDIR)/spank_nccl_inspector.so;g' \
 	-e 's;/usr/lib/tmpfiles.d;$(TMPFILESDIR);g' -e 's;/usr/bin/nccl-inspector\>;$(PREFIX)/bin/nccl-inspector;g' \
-	-e 's;/etc/\(nccl-inspector\|enroot\)\>;$(SYSCONFDIR)/\1;g' -e 's;:/usr/local/bin ;:/usr/local/bin:$(PREFIX)/bin ;'
+	-e 's;/usr/share/doc/slurm-nccl-inspector;$(DOCDIR);g' -e 's;/etc/\(nccl-inspector\|enroot\)\>;$(SYSCONFDIR)/\1;g' -e 's;:/usr/local/bin ;:/usr/local/bin:$(PREFIX)/bin ;'
 AS_GIVEN = sed $(GIVEN)
 # $(call put,MODE,FILE,PATH): a text file of the part that is put together.
 put = install -d '$S$(dir $(3))' && $(AS_GIVEN) '$(2)' >'$S$(3)' && chmod $(1) '$S$(3)'
@@ -31,7 +33,7 @@ install: $(C_PARTS:%=install-%)
 #: make install-python  the command nccl-inspector and its man pages; finds a Python from 3.11 on by itself
 #: make install-tools   what reports need: numpy, duckdb, jinja2, sqlalchemy, psycopg and obstore for PYTHON, and the controller's hook and units
 install-tools: install-controller install-report
-#: make install-PART    one of profiler, spank, node, controller, python, report, enroot, monitoring
+#: make install-PART    one of profiler, spank, node, controller, python, report, enroot, monitoring, doc
 $(PARTS:%=install-%): install-%: stage-%
 	@sh packaging/install-tree.sh '$(STAGE)/$*' '$(DESTDIR)' '$(LIBDIR)/installed/$*'
 	$(if $(filter python,$*),$(if $(DESTDIR),,@$(PYTHON) -m compileall -q '$(LIBDIR)/python' '$(LIBDIR)/vendor'))
@@ -85,6 +87,11 @@ stage-monitoring:
 	@install -d $S$(PREFIX)/share/nccl-inspector
 	@cp -R --no-preserve=mode packaging/monitoring $S$(PREFIX)/share/nccl-inspector/
 
+stage-doc:
+	@rm -rf $S
+	@install -d $S$(DOCDIR)
+	@cp -R --no-preserve=mode packaging/doc/. $S$(DOCDIR)/
+
 # The command: our source, and beside it the modules that it needs on every host, which are plain
 # Python. The command's first line of defence against a user's PYTHONPATH is `python -I`.
 stage-python: build/wheels/vendor/.ready
@@ -92,7 +99,7 @@ stage-python: build/wheels/vendor/.ready
 	@install -d $S$(LIBDIR)/python
 	@cd python && find nccl_inspector -name __pycache__ -prune -o -type f -print0 | \
 		xargs -0 cp --parents --no-preserve=mode -t '$(abspath $S)$(LIBDIR)/python'
-	@grep -rlE '/usr/(lib|bin)/|/etc/' $S$(LIBDIR)/python | xargs sed -i $(GIVEN)
+	@grep -rlE '/usr/(lib|bin|share)/|/etc/' $S$(LIBDIR)/python | xargs sed -i $(GIVEN)
 	@$(call put,0644,packaging/python_main.py,$(LIBDIR)/python/__main__.py)
 	@$(call put,0755,packaging/nccl-inspector,$(PREFIX)/bin/nccl-inspector)
 	@cp -R build/wheels/vendor $S$(LIBDIR)/vendor && rm $S$(LIBDIR)/vendor/.ready

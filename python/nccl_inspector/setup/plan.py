@@ -80,8 +80,9 @@ def _prolog_flags(host: Host, layout: SlurmLayout) -> list[Step]:
         return []
     text = host.read_text(layout.conf_dir / "slurm.conf")
     flags = flags_of(slurm_value(text, "PrologFlags"))
+    has = has_alloc(flags)
     found: list[Step] = [
-        Advice(has_alloc(flags), "slurm.conf: PrologFlags has Alloc",
+        Advice(has, f"slurm.conf: PrologFlags {'has' if has else 'needs'} Alloc",
                ("PrologFlags=Alloc     # in slurm.conf, then scontrol reconfigure",))
     ]  # fmt: skip
     if "runinjob" in flags:
@@ -158,7 +159,7 @@ def controller_steps(host: Host, site: SiteFile) -> list[Step]:
         *_prolog_flags(host, layout),
         Advice(
             hook in text,
-            "slurm.conf: EpilogSlurmctld runs our hook",
+            f"slurm.conf: EpilogSlurmctld {'runs' if hook in text else 'must run'} our hook",
             (
                 f"EpilogSlurmctld={hook}     # in slurm.conf",
                 "scontrol reconfigure     # Slurm 22.05: restart slurmctld instead",
@@ -191,6 +192,8 @@ def monitoring_steps(host: Host, site: SiteFile) -> list[Step]:
                 f"rule_files: [{out}/prometheus/nccl-inspector-rules.yml, "
                 f"{out}/prometheus/nccl-inspector-alerts.yml]",
                 f"scrape_config_files: [{out}/prometheus/nccl-inspector-scrape.yml]",
+                "# Prometheus before 2.43, such as Debian 12's, has no scrape_config_files: put what is",
+                "# below scrape_configs: in that file under scrape_configs: in prometheus.yml.",
             ),
         ),
     ]

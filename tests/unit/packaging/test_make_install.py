@@ -20,7 +20,7 @@ OTHER = (
 )  # fmt: skip
 DEFAULTS = (
     b"/usr/lib/nccl-inspector", b"/etc/nccl-inspector", b"/etc/enroot", b"/usr/bin/nccl-inspector",
-    b"/usr/lib/tmpfiles.d/nccl-inspector.conf",
+    b"/usr/lib/tmpfiles.d/nccl-inspector.conf", b"/usr/share/doc/slurm-nccl-inspector",
 )  # fmt: skip
 HOOK = "50-nccl-inspector.sh"
 

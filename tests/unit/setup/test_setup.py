@@ -94,11 +94,13 @@ def test_a_controller_gets_its_queue_with_slurms_account(image: Path) -> None:
     for name in ("reports", "store"):
         found = (image / "shared" / name).stat()
         assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (642, 642, 0o711)
-    assert "by hand  slurm.conf: EpilogSlurmctld runs our hook" in text
+    assert "by hand  slurm.conf: EpilogSlurmctld must run our hook" in text
 
 
 def test_what_only_an_admin_does_is_said_until_it_is_done(image: Path) -> None:
-    assert "by hand  slurm.conf: PrologFlags has Alloc" in setup(image, "node")[1]
+    text = setup(image, "node")[1]
+    assert "by hand  slurm.conf: PrologFlags needs Alloc" in text
+    assert "PrologFlags has" not in text
     hook = "/usr/lib/nccl-inspector/epilogctld/nccl-inspector-epilogctld"
     (image / "etc/slurm/slurm.conf").write_text(
         f"{SLURM_CONF}PrologFlags=Contain\nEpilogSlurmctld={hook}\n"
