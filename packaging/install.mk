@@ -156,6 +156,7 @@ PACKAGES_LEVEL ?= 6
 package_parts = $(if $(PACKAGES),$(foreach one,$(PACKAGES),$(patsubst command,python,$(patsubst tools,controller report,$(patsubst slurm,spank,$(one))))),$(PARTS))
 #: make deb, make rpm   the packages, into build/packages. SLURM_INCLUDE=DIR, REPORT_PYTHON=3.12, CROSS=aarch64 CC=aarch64-linux-gnu-gcc, PACKAGES="slurm profiler"
 deb rpm:
+	@CC='$(CC)' PYTHON='$(PYTHON)' SLURM_INCLUDE='$(SLURM_INCLUDE)' PACKAGES='$(PACKAGES)' bash packaging/build-needs.sh $@
 	@$(MAKE) --no-print-directory STAGE=$(PACKAGES_OUT)/stage PREFIX=/usr LIBDIR=/usr/lib/nccl-inspector \
 		SYSCONFDIR=/etc $(package_parts:%=stage-%)
 	@$(PYTHON) packaging/packages/build.py $@ --stage $(PACKAGES_OUT)/stage --out $(PACKAGES_OUT) --version $(VERSION) \

@@ -1,7 +1,10 @@
-"""Setting up on a machine that lacks something says what, in one line."""
+"""Setting up, or building packages, on a machine that lacks something says what, at once."""
 
 import os
+import re
+import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -105,3 +108,57 @@ def test_services_that_packages_bring_are_neither_started_nor_enabled(tmp_path: 
     assert done.stdout.split() == [
         "101", "/etc/systemd/system/multi-user.target.wants/kept.service",
     ]  # fmt: skip
+
+
+NEEDS = REPO / "packaging" / "build-needs.sh"
+
+
+def needs(kind: str, place: Path, *tools: str, **words: str) -> subprocess.CompletedProcess[str]:
+    """What a host that has only these tools lacks for building packages."""
+    for tool in ("bash", "basename", *tools):
+        (place / tool).symlink_to(shutil.which(tool) or "/bin/false")
+    return subprocess.run(
+        [place / "bash", NEEDS, kind], capture_output=True, text=True, check=False, timeout=20,
+        env={"PATH": str(place), "SLURM_INCLUDE": "/nowhere", **words},
+    )  # fmt: skip
+
+
+def test_all_that_building_packages_needs_is_named_at_once(tmp_path: Path) -> None:
+    done = needs("deb", tmp_path, "apt-get")
+    assert (done.returncode, done.stdout) == (1, "")
+    words = (
+        "a C compiler",
+        "strip",
+        "/nowhere/slurm/spank.h",
+        "awk",
+        "Python 3.11",
+        "git",
+        "dpkg-deb",
+    )
+    for word in words:
+        assert f"\n  {word}" in done.stderr
+    command = done.stderr.splitlines()[-1]
+    assert command.startswith("install them: apt-get install --no-install-recommends gcc ")
+    assert {"binutils", "libslurm-dev", "mawk", "python3", "git"} <= set(command.split())
+
+
+def test_a_host_with_dnf_gets_the_names_of_its_packages(tmp_path: Path) -> None:
+    command = needs("rpm", tmp_path, "git", "awk", "dnf").stderr.splitlines()[-1]
+    assert command.startswith("install them: dnf install gcc ")
+    assert {"slurm-devel", "rpm-build"} <= set(command.split())
+    assert "git" not in command.split()
+
+
+def test_packages_without_compiled_code_need_no_compiler(tmp_path: Path) -> None:
+    done = needs("deb", tmp_path, PACKAGES="doc monitoring")
+    assert not re.search("compiler|spank.h|strip", done.stderr)
+    assert "\n  git\n" in done.stderr
+
+
+def test_where_all_is_there_nothing_is_printed(tmp_path: Path) -> None:
+    tools = "gcc", "strip", "readelf", "awk", "git", "dpkg-deb"
+    (tmp_path / "include/slurm").mkdir(parents=True)
+    (tmp_path / "include/slurm/spank.h").touch()
+    where = {"SLURM_INCLUDE": str(tmp_path / "include"), "PYTHON": sys.executable}
+    done = needs("deb", tmp_path, *tools, **where)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
