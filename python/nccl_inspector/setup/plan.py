@@ -192,8 +192,9 @@ def monitoring_steps(host: Host, site: SiteFile) -> list[Step]:
                 f"rule_files: [{out}/prometheus/nccl-inspector-rules.yml, "
                 f"{out}/prometheus/nccl-inspector-alerts.yml]",
                 f"scrape_config_files: [{out}/prometheus/nccl-inspector-scrape.yml]",
-                "# before Prometheus 2.43 (Debian 12 has 2.42): put the scrape_configs of that file",
-                "# into prometheus.yml instead of the second line",
+                "# before Prometheus 2.43 (Debian 12 has 2.42): put the scrape_configs of that file"
+                " into",
+                "# prometheus.yml instead of the second line",
             ),
         ),
     ]
