@@ -43,7 +43,7 @@ def _setup_command(examination: Examination, check: Check) -> str:
 
 def _found(examination: Examination, result: Result) -> list[Item]:
     check, command = result.check, _setup_command(examination, result.check)
-    fix = f"{command} does it, as root. By hand: {check.mend}" if command else check.mend
+    fix = f"{command} (as root). By hand: {check.mend}" if command else check.mend
     return [
         paragraph("", f"{check.id}: {result.evidence}", Paint.WARNING),
         paragraph("  means: ", check.meaning, indent=4),
@@ -54,11 +54,11 @@ def _found(examination: Examination, result: Result) -> list[Item]:
 
 
 def _by_setup(examination: Examination, found: Sequence[Result]) -> list[list[Item]]:
-    """Return, for each call of `setup` that mends several faults, that it does."""
+    """Return, for each call of `setup` that fixes several faults, that it does."""
     commands = Counter(_setup_command(examination, one.check) for one in found)
     return [
-        [paragraph("", f"{command} mends {count} of these faults. Without --apply it shows what "
-                   "it would do.")]
+        [paragraph("", f"{command} fixes {count} of these {len(found)} faults; without --apply it "
+                   "shows what it would do")]
         for command, count in commands.items()
         if command and count > 1
     ]  # fmt: skip

@@ -358,8 +358,8 @@ def test_a_node_that_is_not_set_up_is_told_to_call_setup() -> None:
     text = " ".join(shown(planted(NEW_NODE)).split())
     command = "nccl-inspector setup node --apply"
     assert found(planted(NEW_NODE)) == {"plugstack-line", "run-dir-missing", "account-missing"}
-    assert text.count(f"fix: {command} does it, as root. By hand: ") == 3
-    assert f"{command} mends 3 of these faults" in text
+    assert text.count(f"fix: {command} (as root). By hand: ") == 3
+    assert f"{command} fixes 3 of these 3 faults" in text
 
 
 def test_where_setup_has_nothing_to_do_the_fix_is_by_hand() -> None:
