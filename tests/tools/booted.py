@@ -19,9 +19,9 @@ from typing import Any
 from tests.sandbox import tree
 from tests.support import packages
 from tests.support.packages import NAME
-from tests.support.repository import BUILD
+from tests.support.repository import BUILD, DOC
 
-MORE = ("systemd", "systemd-sysv", "dbus", "prometheus-node-exporter", "curl")
+MORE = ("systemd", "systemd-sysv", "dbus", "prometheus", "prometheus-node-exporter", "curl")
 PLACE = Path("/var/tmp/nccl-inspector-booted")
 AGENT = "nccl-inspector-agent.service"
 SLURM_CONF = """ClusterName=one
@@ -261,6 +261,42 @@ def set_up(box: Box) -> None:
     wait("the node is idle", lambda: box.out("sinfo -h -o %T") == "idle", 60)
 
 
+def page_commands() -> list[str]:
+    """Return the commands of the page Install, from the packages to the first report."""
+    section = (DOC / "install.md").read_text().split("\n## One machine, all roles\n")[1]
+    lines = section.split("\n## ")[0].splitlines()
+    return [line.strip() for line in lines if line.startswith("    ")]
+
+
+def by_the_page(box: Box, debs: list[Path]) -> None:
+    """Do what the page says, word by word, as a new user with the packages and a job script."""
+    home = Path("/home/alice")
+    for file in debs:
+        shutil.copy(file, box.root / home.relative_to("/"))
+    command = "srun -n2 /opt/nccl-standin --seconds 6 --sizes 1M --compute-ms 2"
+    export = "export NCCL_STANDIN_CUDA=/opt/libcuda.so.1"
+    box.write(f"{home}/job.sh", f"#!/bin/sh\n#SBATCH -n2\n{export}\n{command}\n")
+    box.must(f"chown -R alice: {home}")
+    commands, job = page_commands(), ""
+    say_that(f"{len(commands)} commands, not twelve", len(commands) == 12)
+    for line in commands:
+        if line.startswith("sbatch "):
+            done = box.run(f"cd && {line}", user="alice")
+            say_that(f"{line}: {done.stderr}", done.returncode == 0)
+            job = done.stdout.split()[-1]
+            ended = f"scontrol show job {job} | grep -q JobState=COMPLETED"
+            wait(f"job {job} has ended", lambda: box.run(ended).returncode == 0, 60)  # noqa: B023
+        elif line == "nccl-inspector doctor":
+            wait(line, lambda: box.out("nccl-inspector doctor") == "all well", 30)
+        elif "JOBID" in line:
+            ask = line.replace("JOBID", job)
+            wait(ask, lambda: "VERDICT" in box.run(ask, user="alice").stdout, 30)  # noqa: B023
+        else:
+            box.must(f"cd {home} && {line}")
+    wait("Prometheus has the node", lambda: "nccl_inspector_agent" in box.out(
+        "curl -s localhost:9090/api/v1/label/__name__/values"), 60)  # fmt: skip
+
+
 def heal(box: Box) -> None:
     """The agent is killed, then stopped."""
     box.write(f"/etc/systemd/system/{AGENT}.d/quick.conf", QUICK_WATCHDOG)
@@ -331,6 +367,17 @@ def main() -> int:
         step("a job after the reboot", lambda: measured(box, submit(box, 6)))
         step("upgrade while a job runs", lambda: upgrade(box, newer))
         step("purge while a job runs; a job afterwards", lambda: remove(box, before))
+    except BrokenPromiseError as err:
+        print(f"NOT AS PROMISED: {err}", file=sys.stderr)
+        print(box.out("systemctl --failed; journalctl --no-pager --lines 40"), file=sys.stderr)
+        return 1
+    finally:
+        box.end()
+    box = Box(lower)
+    try:
+        box.boot()
+        put_slurm(box)
+        step("the page's twelve commands, to the first report", lambda: by_the_page(box, debs))
     except BrokenPromiseError as err:
         print(f"NOT AS PROMISED: {err}", file=sys.stderr)
         print(box.out("systemctl --failed; journalctl --no-pager --lines 40"), file=sys.stderr)
