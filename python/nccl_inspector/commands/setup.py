@@ -43,6 +43,8 @@ def _run(role: str, site: Path | None, root: Path, apply: bool, undo: bool) -> N
     if not apply and shown.has(State.TO_DO):
         click.echo(f"Nothing was changed. `nccl-inspector setup {role} --apply` does it.")
         sys.exit(_TO_DO_STATUS)
+    if host.has_systemd and not host.is_booted and role != "monitoring":
+        click.echo("systemd does not run here: the next boot mounts and starts what is enabled.")
     if not shown.has(State.TO_DO):
         click.echo("Nothing is to do.")
 

@@ -2,6 +2,7 @@
 """The host that is set up: this one, or the root directory of an image."""
 
 import os
+import shutil
 import stat
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,11 @@ from pathlib import Path
 from nccl_inspector.errors import InspectorError
 
 _COMMAND_S = 60
+# What other hosts may have mounted, too; so may everything of FUSE.
+_SHARED = frozenset(
+    ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "wekafs", "panfs", "afs",
+     "9p", "virtiofs", "orangefs")
+)  # fmt: skip
 _FILE_BYTES_MAX = 1 << 20
 
 
@@ -42,6 +48,14 @@ def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         raise InspectorError(f"{' '.join(words)}: no end after {_COMMAND_S} s") from err
 
 
+def _in_chroot() -> bool:
+    """Tell whether PID 1 has another root directory, as systemctl does before it talks to it."""
+    try:
+        return not Path("/proc/1/root").samefile("/")
+    except OSError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """Where everything is, and how commands are called there."""
@@ -55,10 +69,33 @@ class Host:
 
     @property
     def has_systemd(self) -> bool:
-        """Units can be enabled; on this machine also started."""
+        """systemd is installed: units can be enabled."""
         if self.is_live:
-            return Path("/run/systemd/system").is_dir()
+            return shutil.which("systemctl") is not None
         return self.at(Path("/usr/lib/systemd/system")).is_dir()
+
+    @property
+    def is_booted(self) -> bool:
+        """systemd runs here: units can be started. It does not in an image, nor in a chroot or a
+        container in which one is built."""
+        return self.is_live and Path("/run/systemd/system").is_dir() and not _in_chroot()
+
+    @property
+    def systemctl(self) -> list[str]:
+        """The words that call systemctl for this host; it changes only links if none runs."""
+        return ["systemctl"] if self.is_booted else ["systemctl", f"--root={self.root}"]
+
+    def is_shared(self, path: Path) -> bool:
+        """Tell whether a file of this machine is on storage that other hosts may have mounted."""
+        try:
+            device = self.at(path).stat().st_dev
+            text = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
+        except OSError:
+            return False
+        number = f"{os.major(device)}:{os.minor(device)}"
+        mounts = [line.partition(" - ") for line in text.splitlines()]
+        kinds = {right.split()[0] for left, _, right in mounts if left.split()[2] == number}
+        return bool(kinds & _SHARED) or any(kind.startswith("fuse") for kind in kinds)
 
     def at(self, path: Path) -> Path:
         """Return where a path of the host is here."""

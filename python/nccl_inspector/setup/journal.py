@@ -15,6 +15,9 @@ from nccl_inspector.setup.host import Host, directory_of
 from nccl_inspector.system.atomic import replace_file
 
 JOURNAL_DIR = Path("/var/lib/nccl-inspector/setup")
+# What the removal of the package with the SPANK plugin takes out again, in a form that a shell can
+# read: packaging/unplug. A line each: the file, made (by setup) or kept, and the line, with tabs.
+PLUGSTACK_LINES = JOURNAL_DIR / "plugstack-lines"
 
 
 def fingerprint(data: bytes) -> str:
@@ -83,13 +86,36 @@ class Journal:
             InspectorError: it cannot be written.
         """
         self.changes = list(changes)
-        place = self._host.at(self._path)
+        rows = [asdict(one) for one in self.changes]
+        self._write(self._path, json.dumps(rows, indent=1) if rows else "")
+
+    def note_plugstack_lines(self) -> None:
+        """Write down which lines of plugstack.conf the package takes out when it is removed: those
+        that setup has put there, but not where other hosts read them, too.
+
+        Raises:
+            InspectorError: the list cannot be written.
+        """
+        journals = sorted(self._host.at(JOURNAL_DIR).glob("*.json"))
+        rows = [row for file in journals for row in json.loads(file.read_text("utf-8"))]
+        self._write(PLUGSTACK_LINES, "".join(
+            f"{row['what']}\t{'made' if row['before'] is None else 'kept'}\t{row['appended']}"
+            for row in rows
+            if row["appended"] and not self._host.is_shared(Path(row["what"]))
+        ))  # fmt: skip
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write a file beside the journal anew; remove it if it would be empty.
+
+        Raises:
+            InspectorError: it cannot be written.
+        """
+        place = self._host.at(path)
         try:
-            if not self.changes:
+            if not text:
                 place.unlink(missing_ok=True)
                 return
-            data = json.dumps([asdict(one) for one in self.changes], indent=1).encode()
             with directory_of(place) as parent:
-                replace_file(parent, place.name, data, 0o600)
+                replace_file(parent, place.name, text.encode(), 0o600)
         except OSError as err:
-            raise InspectorError(f"{self._path}: cannot be written: {err.strerror}") from err
+            raise InspectorError(f"{path}: cannot be written: {err.strerror}") from err

@@ -33,6 +33,11 @@ _CONTROLLER_TMPFILES = Path("/etc/tmpfiles.d/nccl-inspector-controller.conf")
 _NO_SLURM = (
     "no slurm.conf was found: say where it is in the site file (conf_dir, in the table slurm)"
 )
+_NO_SLURM_YET = (
+    "plugstack.conf: there is no slurm.conf in this image. If slurmd gets its files from "
+    "slurmctld, the line of the controller is enough; if not, say where they are in the site file "
+    "(conf_dir, in the table slurm)"
+)
 _HEAD = "# Written by nccl-inspector setup from the site file.\n"
 
 
@@ -66,13 +71,30 @@ def _settings(site: SiteFile, wanted: Config) -> list[Step]:
     return [OwnFile(DEFAULT_CONF, text.encode(), tuple(text.splitlines()[1:]), says_the_same)]
 
 
-def _plugstack(site: SiteFile, layout: SlurmLayout) -> list[Step]:
+def _plugstack(host: Host, site: SiteFile, layout: SlurmLayout) -> list[Step]:
     if layout.conf_dir is None:
-        return [Obstacle(_NO_SLURM)]
-    if layout.is_configless:
+        return [Obstacle(_NO_SLURM) if host.is_booted else Advice(False, _NO_SLURM_YET)]
+    conf = host.read_text(layout.conf_dir / "slurm.conf")
+    is_sent = "enable_configless" in slurm_value(conf, "SlurmctldParameters")
+    step = PlugstackLineStep(
+        layout.conf_dir, site.plugin or _PLUGIN, site.words, is_sent or layout.is_configless
+    )
+    if layout.is_configless and layout.conf_dir in step.path(host).parents:
         text = "plugstack.conf: slurmctld sends it; set up the controller"
         return [Advice(True, text)]
-    return [PlugstackLineStep(layout.conf_dir, site.plugin or _PLUGIN, site.words)]
+    return [step]
+
+
+def _presets(host: Host, role: str, *units: str) -> list[Step]:
+    """Return the step of a file that keeps units enabled at the first boot of an image.
+
+    Some distributions apply all presets then, and the package's own disable what is ours.
+    """
+    if not host.has_systemd:
+        return []
+    text = _HEAD + "".join(f"enable {one}\n" for one in units)
+    return [OwnFile(Path(f"/etc/systemd/system-preset/70-nccl-inspector-{role}.preset"),
+                    text.encode())]  # fmt: skip
 
 
 def _prolog_flags(host: Host, layout: SlurmLayout) -> list[Step]:
@@ -102,7 +124,8 @@ def node_steps(host: Host, site: SiteFile) -> list[Step]:
     return [
         AccountStep(site.account, site.uid),
         *_settings(site, config),
-        *_plugstack(site, layout),
+        *_plugstack(host, site, layout),
+        *_presets(host, "node", RUN_UNIT, AGENT_UNIT),
         UnitStep(RUN_UNIT),
         UnitStep(AGENT_UNIT),
         *_prolog_flags(host, layout),
@@ -112,7 +135,7 @@ def node_steps(host: Host, site: SiteFile) -> list[Step]:
             (f"--collector.textfile.directory={config.run_dir}/prom",),
         ),
         Advice(
-            False,
+            not host.is_booted,
             "slurmd: it looks for the plugin when it starts; running jobs go on",
             ("systemctl restart slurmd     # from Slurm 24.11 on scontrol reconfigure is enough",),
         ),
@@ -151,10 +174,11 @@ def controller_steps(host: Host, site: SiteFile) -> list[Step]:
     return [
         AccountStep(site.account, site.uid),
         *_settings(site, config),
-        *_plugstack(site, replace(layout, is_configless=False)),
+        *_plugstack(host, site, replace(layout, is_configless=False)),
         *_controller_tmpfiles(host, config, slurm_value(text, "SlurmUser") or "root"),
         DirectoryStep(config.report_dir, site.account, 0o711),
         DirectoryStep(config.store_dir, site.account, 0o711),
+        *_presets(host, "controller", CONTROLLER_UNIT),
         UnitStep(CONTROLLER_UNIT),
         *_prolog_flags(host, layout),
         Advice(

@@ -93,6 +93,8 @@ def apply(host: Host, role: str, steps: Sequence[Step]) -> Shown:
             journal.save(before)
             left = f"; but {'; '.join(stays)}" if stays else ""
             raise InspectorError(f"{err}. What was done before it is undone{left}") from err
+        finally:
+            journal.note_plugstack_lines()
     return shown
 
 
@@ -106,6 +108,7 @@ def take_back_all(host: Host, role: str) -> list[str]:
         journal = Journal(host, role)
         stays = _take_back(host, journal.changes)
         journal.save(())
+        journal.note_plugstack_lines()
         return stays
 
 

@@ -13,9 +13,11 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.setup.host import Host, directory_of
 from nccl_inspector.setup.journal import Change, Journal, fingerprint
 from nccl_inspector.setup.slurm_layout import our_entries
+from nccl_inspector.slurm.plugstack import drop_in_file, stack_entries
 from nccl_inspector.system.atomic import replace_file
 
 _ENABLED, _ACTIVE = "enabled", "active"  # how a unit was before, in the journal
+_DROP_IN = "nccl-inspector"  # the name of our file in a directory that plugstack.conf includes
 
 
 class State(StrEnum):
@@ -107,11 +109,16 @@ class OwnFile:
 
 @dataclass(frozen=True, slots=True)
 class PlugstackLineStep:
-    """The line of plugstack.conf that gives users the option; the rest is the site's."""
+    """The line of plugstack.conf that gives users the option; the rest is the site's.
+
+    If plugstack.conf includes all files of a directory, as pyxis tells sites to do, the line is in
+    a file of its own there: whoever writes plugstack.conf anew does not lose it.
+    """
 
     conf_dir: Path
     plugin: str
     words: tuple[str, ...]
+    is_sent: bool = False  # slurmctld sends the file to the nodes, but no directory beside it
 
     @property
     def _line(self) -> tuple[str, ...]:
@@ -119,8 +126,8 @@ class PlugstackLineStep:
 
     def look(self, host: Host, journal: Journal) -> Look:
         """Refuse if another line already names the plugin, or if the library is not there."""
-        path = self.conf_dir / "plugstack.conf"
         found = our_entries(host, self.conf_dir)
+        path = self.path(host)
         if any(one.words == self._line for one in found) and len(found) == 1:
             return Look(State.DONE, f"{found[0].file}: the line is there")
         ours = (" ".join(self._line),)
@@ -133,9 +140,17 @@ class PlugstackLineStep:
             return Look(State.REFUSED, f"{self.plugin} is not there: install the package first")
         return Look(State.TO_DO, f"{path}: {'change' if found else 'add'} the line", ours)
 
+    def path(self, host: Host) -> Path:
+        """Return the file that has the line, or where it belongs if none has."""
+        for one in our_entries(host, self.conf_dir):
+            return one.file
+        path = self.conf_dir / "plugstack.conf"
+        found = drop_in_file(path, host.read_text(path), _DROP_IN)
+        return path if found is None or (self.is_sent and self.conf_dir in found.parents) else found
+
     def _appended(self, host: Host, journal: Journal) -> str:
         """Return the text that setup added earlier and that is still there; empty if none is."""
-        path = self.conf_dir / "plugstack.conf"
+        path = self.path(host)
         text = host.read_text(path)
         for one in journal.changes:
             if (one.kind, one.what) == ("file", str(path)) and one.appended:
@@ -144,7 +159,7 @@ class PlugstackLineStep:
 
     def apply(self, host: Host, journal: Journal) -> None:
         """Add it at the end of the file."""
-        path = self.conf_dir / "plugstack.conf"
+        path = self.path(host)
         text = host.read_text(path)
         earlier = self._appended(host, journal)
         rest = text.replace(earlier, "") if earlier else text
@@ -271,38 +286,37 @@ class UnitStep:
     name: str
 
     def look(self, host: Host, journal: Journal) -> Look:
-        """Without systemd it is a thing to do by hand."""
+        """Without systemd it is a thing to do by hand; where none runs, the next boot starts it."""
         del journal
         if not host.has_systemd:
-            return Look(State.BY_HAND, f"{self.name}: there is no systemd here; start it as the "
-                        "page Install says")  # fmt: skip
+            return Look(State.BY_HAND, f"{self.name}: systemd is not installed here; start it as "
+                        "the page Install says")  # fmt: skip
         if not any(
             host.at(Path(place) / self.name).is_file()
             for place in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
         ):
             return Look(State.REFUSED, f"{self.name} is not there: install the package first")
         was = self._state(host)
-        if _ENABLED in was and (_ACTIVE in was or not host.is_live):
+        if _ENABLED in was and (_ACTIVE in was or not host.is_booted):
             return Look(State.DONE, self.name)
-        return Look(State.TO_DO, f"{self.name}: enable{' and start' if host.is_live else ''}")
+        return Look(State.TO_DO, f"{self.name}: enable{' and start' if host.is_booted else ''}")
 
     def _state(self, host: Host) -> list[str]:
         enabled = self._ask(host, "is-enabled").startswith(("enabled", "static"))
-        active = host.is_live and self._ask(host, "is-active") == "active"
+        active = host.is_booted and self._ask(host, "is-active") == "active"
         return [*([_ENABLED] if enabled else []), *([_ACTIVE] if active else [])]
 
     def _ask(self, host: Host, question: str) -> str:
-        where = [] if host.is_live else [f"--root={host.root}"]
-        return host.ask("systemctl", *where, question, self.name).strip()
+        return host.ask(*host.systemctl, question, self.name).strip()
 
     def apply(self, host: Host, journal: Journal) -> None:
         """Enable it."""
         journal.note(Change("unit", self.name, before=" ".join(self._state(host))))
-        if host.is_live:
+        if host.is_booted:
             host.call(["systemctl", "daemon-reload"])
             host.call(["systemctl", "enable", "--now", self.name])
         else:
-            host.call(["systemctl", f"--root={host.root}", "enable", self.name])
+            host.call([*host.systemctl, "enable", self.name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +362,8 @@ def _undo_file(host: Host, change: Change) -> str:
     if change.appended:
         text = found.decode("utf-8", "surrogateescape")
         if text.count(change.appended) != 1:
-            return f"{path}: the line was changed by hand, and stays" if text else ""
+            is_there = any(one.is_ours for one in stack_entries(path, lambda _: text))
+            return f"{path}: the line was changed by hand, and stays" if is_there else ""
         text = text.replace(change.appended, change.replaced)
         if not text and change.before is None:
             host.at(path).unlink()
@@ -380,9 +395,8 @@ def _undo_directory(host: Host, change: Change) -> str:
 def _undo_unit(host: Host, change: Change) -> str:
     was = (change.before or "").split()
     if _ENABLED not in was:
-        where = [] if host.is_live else [f"--root={host.root}"]
-        host.call(["systemctl", *where, "disable", change.what])
-    if _ACTIVE not in was and host.is_live:
+        host.call([*host.systemctl, "disable", change.what])
+    if _ACTIVE not in was and host.is_booted:
         host.call(["systemctl", "stop", change.what])
     return ""
 

@@ -44,6 +44,20 @@ def matching(entry: str, root: Path = _ROOT) -> list[Path]:
     return [_ROOT / one for one in sorted(below)]
 
 
+def drop_in_file(path: Path, text: str, name: str) -> Path | None:
+    """Return where a file of its own is read with plugstack.conf (`path`, with the content `text`):
+    in a directory of which it includes all files, or those with one suffix; None: in none."""
+    for line in text.splitlines():
+        words = line.split("#", 1)[0].split()
+        if len(words) < 2 or words[0].lower() != "include":
+            continue
+        pattern = path.parent / words[1]
+        suffix = pattern.name.removeprefix("*")
+        if pattern.name.startswith("*") and not re.search(r"[*?\[]", f"{pattern.parent}{suffix}"):
+            return pattern.parent / f"{name}{suffix or '.conf'}"
+    return None
+
+
 def stack_entries(
     path: Path,
     read: Callable[[Path], str],

@@ -7,6 +7,7 @@ The hosts are root directories of images; useradd and systemctl are the real one
 import fcntl
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,16 +16,21 @@ import pytest
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import read_config
 from nccl_inspector.setup.host import Host
-from nccl_inspector.setup.plan import AGENT_UNIT, controller_steps
+from nccl_inspector.setup.plan import AGENT_UNIT, controller_steps, node_steps
 from nccl_inspector.setup.run import apply, look, take_back_all
 from nccl_inspector.setup.site_file import SiteFile, read_site
 from nccl_inspector.setup.steps import DirectoryStep, State, TmpfilesStep, UnitStep
 from tests.support.host_image import SITE, SLURM_CONF, make_image, setup, tree
+from tests.support.repository import PACKAGING, REPO
+from tests.support.throwaway_root import can_copy, run_in_copy
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes accounts and gives files away")
 
 LINE = "optional /usr/lib/nccl-inspector/spank_nccl_inspector.so default=prom interval=30s\n"
 WANTS = "etc/systemd/system/multi-user.target.wants"
+UNITS = {"run-nccl\\x2dinspector.mount", "nccl-inspector-agent.service"}
+NEXT_BOOT = "systemd does not run here: the next boot mounts and starts what is enabled."
+DROP_IN = "etc/slurm/plugstack.conf.d/nccl-inspector.conf"
 
 
 @pytest.fixture
@@ -49,9 +55,8 @@ def test_a_node_gets_all_that_it_needs_and_a_second_time_nothing(image: Path) ->
     config = read_config(image / "etc/nccl-inspector/nccl-inspector.conf")
     assert (config.report_dir, config.store_dir) == (Path("/shared/reports"), Path("/shared/store"))
     assert "nccl-inspector:x:642:" in (image / "etc/passwd").read_text()
-    assert {path.name for path in (image / WANTS).iterdir()} == {
-        "run-nccl\\x2dinspector.mount", "nccl-inspector-agent.service",
-    }  # fmt: skip
+    assert {path.name for path in (image / WANTS).iterdir()} == UNITS
+    assert NEXT_BOOT in text
     done = tree(image)
     status, text = setup(image, "node", "--apply")
     assert (status, text.splitlines()[-1]) == (0, "Nothing is to do.")
@@ -142,10 +147,6 @@ def spoil_unit(image: Path) -> None:
     (image / "usr/lib/systemd/system/nccl-inspector-agent.service").unlink()
 
 
-def spoil_slurm(image: Path) -> None:
-    (image / "etc/slurm/slurm.conf").unlink()
-
-
 def spoil_plugstack(image: Path) -> None:
     (image / "etc/slurm/plugstack.conf").symlink_to("/etc/passwd")
 
@@ -158,7 +159,6 @@ REFUSED = [
     (spoil_account, "has the uid 700, and the site file says 642"),
     (spoil_library, "spank_nccl_inspector.so is not there: install the package first"),
     (spoil_unit, "nccl-inspector-agent.service is not there: install the package first"),
-    (spoil_slurm, "no slurm.conf was found"),
     (spoil_plugstack, "plugstack.conf: cannot be read"),
 ]
 
@@ -251,7 +251,7 @@ class Booted(Host):
         return True
 
     @property
-    def has_systemd(self) -> bool:
+    def is_booted(self) -> bool:
         return True
 
 
@@ -341,6 +341,144 @@ def test_a_configless_node_gets_its_line_from_the_controller(image: Path) -> Non
     assert not (image / "run/slurm/conf/plugstack.conf").exists()
 
 
+def test_an_image_without_slurm_conf_is_set_up_but_for_the_line(image: Path) -> None:
+    """Of a configless site: slurmd gets its files when it starts."""
+    (image / "etc/slurm/slurm.conf").unlink()
+    status, text = setup(image, "node", "--apply")
+    assert (status, "by hand  plugstack.conf: there is no slurm.conf in this image" in text) == (
+        0, True,
+    ), text  # fmt: skip
+    assert {path.name for path in (image / WANTS).iterdir()} == UNITS
+    assert not (image / "etc/slurm/plugstack.conf").exists()
+    status, text = setup(image, "controller")
+    assert (status, "refused  no slurm.conf was found" in text) == (1, True), text
+
+
+def test_a_running_node_without_slurm_conf_is_refused(image: Path) -> None:
+    (image / "etc/slurm/slurm.conf").unlink()
+    looks = look(Booted(image), "node", node_steps(Booted(image), SiteFile())).looks
+    assert "no slurm.conf was found" in next(
+        one.text for one in looks if one.state is State.REFUSED
+    )
+
+
+def test_no_preset_disables_at_a_first_boot_what_setup_has_enabled(image: Path) -> None:
+    presets = image / "usr/lib/systemd/system-preset"
+    presets.mkdir()
+    shutil.copy(PACKAGING / "node.preset", presets / "80-nccl-inspector-node.preset")
+    shutil.copy(PACKAGING / "controller.preset", presets / "80-nccl-inspector-controller.preset")
+    (presets / "90-default.preset").write_text("disable *\n")
+    for role in ("node", "controller"):
+        assert setup(image, role, "--apply")[0] == 0
+    wanted = UNITS | {"nccl-inspector-controller.service"}
+    subprocess.run(["systemctl", f"--root={image}", "preset-all"], check=True, capture_output=True)
+    assert {path.name for path in (image / WANTS).iterdir()} == wanted
+    for role in ("node", "controller"):
+        assert setup(image, role, "--undo")[0] == 0
+    subprocess.run(["systemctl", f"--root={image}", "preset-all"], check=True, capture_output=True)
+    assert not list(image.glob(f"{WANTS}/*"))
+
+
+# The second has the host's /run, as arch-chroot and many builders of images give it.
+CHROOTS = {
+    "plain": "exec sh -ec",
+    "with-hosts-run": """
+mount -t tmpfs none /mnt && cd /mnt
+for one in /*; do
+    if [ -L "$one" ]; then cp -P "$one" .; continue; fi
+    [ -d "$one" ] && [ "$one" != /mnt ] || continue
+    mkdir ".$one"
+    mount --rbind "$one" ".$one"
+done
+mkdir -p run/systemd/system
+chroot /mnt sh -ec""",
+}
+
+
+@pytest.mark.parametrize("kind", CHROOTS)
+def test_in_a_chroot_all_is_done_but_what_only_a_boot_can_do(tmp_path: Path, kind: str) -> None:
+    if not can_copy(tmp_path):
+        pytest.skip("this machine lets us make no copy of its root")
+    image = make_image(tmp_path / "image")
+    (tmp_path / "site.toml").write_text(SITE)
+    setup_node = f"{REPO}/.venv/bin/nccl-inspector setup node --site {tmp_path}/site.toml"
+    script = (
+        f"cp -r {image}/usr/lib/nccl-inspector {image}/usr/lib/systemd /usr/lib/; "
+        f"mkdir -p /etc/slurm; cp {image}/etc/slurm/slurm.conf /etc/slurm/; "
+        f"rm -f /etc/slurm/plugstack.conf; "
+        f"{setup_node} --apply; {setup_node}; ls /{WANTS}; cat /etc/slurm/plugstack.conf"
+    )
+    place = tmp_path / "copy"
+    place.mkdir()
+    done = run_in_copy(place, f"{CHROOTS[kind]} '{script}'")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert f"  changed  {AGENT_UNIT}: enable" in lines
+    assert lines.count(NEXT_BOOT) == 2
+    assert "Nothing is to do." in lines
+    assert set(lines) >= UNITS
+    assert lines[-1] == LINE.strip()
+
+
+@pytest.mark.parametrize("pattern", ["/etc/slurm/plugstack.conf.d/*", "plugstack.conf.d/*.conf"])
+def test_a_directory_that_plugstack_conf_includes_gets_a_file_of_our_own(
+    image: Path, pattern: str
+) -> None:
+    plugstack = image / "etc/slurm/plugstack.conf"
+    plugstack.write_text(f"include {pattern}\n")
+    before = tree(image)
+    assert setup(image, "node", "--apply")[0] == 0
+    assert plugstack.read_bytes() == before["etc/slurm/plugstack.conf"]
+    assert (image / DROP_IN).read_text() == LINE
+    assert setup(image, "node")[0] == 0
+    other = SITE.replace("interval=30s", "interval=60s")
+    assert setup(image, "node", "--apply", site=other)[0] == 0
+    assert (image / DROP_IN).read_text() == LINE.replace("30s", "60s")
+    assert setup(image, "node", "--undo", site=other)[0] == 0
+    assert not (image / "etc/slurm/plugstack.conf.d").exists()
+    assert plugstack.read_bytes() == before["etc/slurm/plugstack.conf"]
+
+
+def test_a_line_that_setup_wrote_before_the_directory_was_included_stays_where_it_is(
+    image: Path,
+) -> None:
+    assert setup(image, "node", "--apply")[0] == 0
+    plugstack = image / "etc/slurm/plugstack.conf"
+    plugstack.write_text("include plugstack.conf.d/*\n" + plugstack.read_text())
+    other = SITE.replace("interval=30s", "interval=60s")
+    assert setup(image, "node", "--apply", site=other)[0] == 0
+    assert plugstack.read_text() == "include plugstack.conf.d/*\n" + LINE.replace("30s", "60s")
+    assert not (image / DROP_IN).exists()
+
+
+def test_slurmctld_sends_no_directory_so_that_the_line_goes_into_the_file_itself(
+    image: Path,
+) -> None:
+    conf = SLURM_CONF + "SlurmctldParameters=a,enable_configless\n"
+    (image / "etc/slurm/slurm.conf").write_text(conf)
+    plugstack = image / "etc/slurm/plugstack.conf"
+    plugstack.write_text("include plugstack.conf.d/*\n")
+    assert setup(image, "controller", "--apply")[0] == 0
+    assert plugstack.read_text() == "include plugstack.conf.d/*\n" + LINE
+
+
+def test_a_configless_node_gets_a_file_where_the_files_of_slurmctld_include_one(
+    image: Path,
+) -> None:
+    (image / "etc/slurm/plugstack.conf").write_text("include /etc/slurm/plugstack.conf.d/*\n")
+    (image / "run/slurm").mkdir(parents=True)
+    (image / "etc/slurm").rename(image / "run/slurm/conf")
+    assert setup(image, "node", "--apply")[0] == 0
+    assert (image / DROP_IN).read_text() == LINE
+
+
+def test_a_line_that_is_gone_is_not_said_to_stay(image: Path) -> None:
+    assert setup(image, "node", "--apply")[0] == 0
+    (image / "etc/slurm/plugstack.conf").write_text("optional /opt/other.so\n")
+    status, text = setup(image, "node", "--undo")
+    assert (status, "plugstack.conf" in text) == (0, False), text
+
+
 def test_debians_old_directory_is_found(image: Path) -> None:
     (image / "etc/slurm").rename(image / "etc/slurm-llnl")
     assert setup(image, "node", "--apply")[0] == 0
@@ -352,7 +490,7 @@ def test_without_systemd_the_units_are_left_to_the_admin(image: Path) -> None:
         unit.unlink()
     (image / "usr/lib/systemd/system").rmdir()
     status, text = setup(image, "node", "--apply")
-    assert (status, "by hand  nccl-inspector-agent.service: there is no systemd" in text) == (
+    assert (status, "by hand  nccl-inspector-agent.service: systemd is not installed" in text) == (
         0, True,
     ), text  # fmt: skip
 
