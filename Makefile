@@ -326,7 +326,7 @@ docs: venv
 
 C_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 SH_SRC := $(shell git ls-files '*.sh' epilog/nccl-inspector-epilogctld packaging/mount.nccl-inspector \
-	packaging/nccl-inspector-hook packaging/nccl-inspector .ci/run 2>/dev/null)
+	packaging/nccl-inspector-hook packaging/nccl-inspector packaging/unplug .ci/run 2>/dev/null)
 FUZZ_SECONDS ?= 600
 FUZZ_RUN = ASAN_OPTIONS=detect_leaks=0 build/fuzz/fuzz_$(1) -max_total_time=$$(($(FUZZ_SECONDS) * $(2) / 12)) -timeout=30 \
 	-print_final_stats=1 -artifact_prefix=build/fuzz/$(1)- $(3) build/fuzz/corpus/$(1)

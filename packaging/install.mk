@@ -39,6 +39,7 @@ $(PARTS:%=install-%): install-%: stage-%
 	$(if $(filter python,$*),$(if $(DESTDIR),,@$(PYTHON) -m compileall -q '$(LIBDIR)/python' '$(LIBDIR)/vendor'))
 #: make uninstall    removes every file that `make install...` has put there; reports and configuration stay
 uninstall:
+	$(if $(DESTDIR),,@[ ! -x '$(LIBDIR)/unplug' ] || '$(LIBDIR)/unplug')
 	@sh packaging/install-tree.sh --remove '$(DESTDIR)' '$(LIBDIR)/installed'
 # The parts below STAGE alone, for packages.
 stage: $(PARTS:%=stage-%)
@@ -53,6 +54,7 @@ stage-spank: $(SPANK) build/gen/nccl-inspector.conf.sample
 	@install -D -m 0755 $(SPANK) $S$(SLURM_PLUGINDIR)/spank_nccl_inspector.so
 	@$(call put,0644,build/gen/nccl-inspector.conf.sample,$(LIBDIR)/nccl-inspector.conf.sample)
 	@$(call put,0644,packaging/plugstack.conf,$(LIBDIR)/plugstack.conf.sample)
+	@$(call put,0755,packaging/unplug,$(LIBDIR)/unplug)
 
 NODE_UNITS := nccl-inspector-agent.service nccl-inspector-collect.service nccl-inspector-collect.timer \
 	run-nccl\x2dinspector.mount run-nccl\x2dinspector-prom.mount run-nccl\x2dinspector-control.mount

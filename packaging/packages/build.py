@@ -17,7 +17,7 @@ import subprocess
 import textwrap
 import time
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 from importlib.metadata import PathDistribution
@@ -75,6 +75,7 @@ class Package:
     units: Sequence[str] = ()
     late_units: Sequence[str] = ()
     restarts: Sequence[str] = ()
+    unplugs: bool = False
 
     @property
     def name(self) -> str:
@@ -94,7 +95,13 @@ class Package:
     @property
     def has_scripts(self) -> bool:
         """Something is to be done when it is installed or removed."""
-        return bool(self.compile or self.units)
+        return bool(self.compile or self.units or self.unplugs)
+
+    def actions(self, scripts: Mapping[str, str]) -> Mapping[str, str]:
+        """Return those of DEB_SCRIPTS or RPM_SCRIPTS that it needs."""
+        if self.compile or self.units:
+            return scripts
+        return {when: action for when, action in scripts.items() if "unplug" in action}
 
 
 def call(*words: str | Path, env: dict[str, str] | None = None) -> str:
@@ -195,12 +202,13 @@ def wrapped(text: str) -> list[str]:
 # $1 and $2 of dpkg's and of rpm's scripts, in the words of the scripts' functions.
 DEB_SCRIPTS = {
     "postinst": '[ "$1" != configure ] || installed "${2:+again}"',
-    "prerm": 'case $1 in remove | deconfigure) before_removal ;; *) before_upgrade ;; esac',
+    "prerm": "case $1 in remove) unplug && before_removal ;; deconfigure) before_removal ;; "
+    "*) before_upgrade ;; esac",
     "postrm": '[ "$1" != remove ] || removed',
 }  # fmt: skip
 RPM_SCRIPTS = {
     "post": 'if [ "$1" -gt 1 ]; then installed again; else installed; fi',
-    "preun": '[ "$1" -gt 0 ] || before_removal',
+    "preun": '[ "$1" -gt 0 ] || { unplug && before_removal; }',
     "postun": '[ "$1" -gt 0 ] || removed',
 }
 
@@ -208,7 +216,7 @@ RPM_SCRIPTS = {
 def script(package: Package, action: str) -> str:
     """Return the text of a script: what the package needs of scripts.sh, and the call."""
     text = (HERE / "scripts.sh").read_text()
-    _, compiled, units, functions = text.split("\n#---\n")
+    _, compiled, units, unplug, functions = text.split("\n#---\n")
     parts = [package.values()]
     parts += [compiled] if package.compile else ["compiled() { :; }\nforget_compiled() { :; }\n"]
     parts += (
@@ -216,6 +224,7 @@ def script(package: Package, action: str) -> str:
         if package.units or package.restarts
         else ["reload() { :; }\nrestart() { :; }\nstop() { :; }\n"]
     )
+    parts += [unplug if package.unplugs else "unplug() { :; }\n"]
     return "\n".join([*parts, functions, action])
 
 
@@ -256,7 +265,7 @@ def make_deb(package: Package, target: Target, tree: Path) -> Path:
     if conffiles := [f"/{name}\n" for name in names if name.parts[0] == "etc"]:
         (control / "conffiles").write_text("".join(conffiles))
     if package.has_scripts:
-        for name, action in DEB_SCRIPTS.items():
+        for name, action in package.actions(DEB_SCRIPTS).items():
             (control / name).write_text(f"#!/bin/sh\nset -e\n{script(package, action)}\n")
             (control / name).chmod(0o755)
     for path in (tree, *tree.rglob("*")):
@@ -283,7 +292,7 @@ def make_rpm(package: Package, target: Target, tree: Path) -> Path:
         "%description", *wrapped(target.fill(package.description)),
     ]  # fmt: skip
     if package.has_scripts:
-        for when, action in RPM_SCRIPTS.items():
+        for when, action in package.actions(RPM_SCRIPTS).items():
             lines += [f"%{when}", script(package, action).replace("%", "%%"), ":"]
     lines += ["%files", "%defattr(-,root,root,-)"]
     folders = {parent for name in files(tree) for parent in name.parents}

@@ -58,6 +58,11 @@ stop() {
 	rmdir /run/nccl-inspector 2>/dev/null || :
 }
 #---
+# The library is still there, and Slurm's commands read plugstack.conf anew each time they start.
+unplug() {
+	[ ! -x /usr/lib/nccl-inspector/unplug ] || /usr/lib/nccl-inspector/unplug || :
+}
+#---
 installed() { # with a word if it takes the place of another version
 	compiled
 	reload

@@ -18,7 +18,9 @@ PACKAGES: list[dict[str, Any]] = tomllib.loads(
 # Without `tools`, which has 120 MB of others.
 QUICK = tuple(one["suffix"] or "command" for one in PACKAGES if one["suffix"] != "tools")
 # What the maintainer scripts run, and dpkg and rpm themselves in the root.
-_COMMANDS = ("sh", "find", "rm", "rmdir", "ls", "grep", "echo", "touch")
+_COMMANDS = (
+    "sh", "find", "rm", "rmdir", "ls", "grep", "echo", "touch", "cp", "mv", "sed", "sort", "cat",
+)  # fmt: skip
 
 
 def build(kind: str, place: Path, *words: str, suffixes: tuple[str, ...] = QUICK) -> list[Path]:
@@ -53,6 +55,8 @@ def fresh_root(root: Path) -> Path:
     shutil.copy("/bin/busybox", busybox)
     for name in _COMMANDS:
         (root / "bin" / name).symlink_to("busybox")
+    (root / "dev").mkdir()
+    (root / "dev/null").touch()  # a file will do for what scripts write there
     for name in ("info", "updates", "triggers"):
         (root / "var/lib/dpkg" / name).mkdir(parents=True)
     (root / "var/lib/dpkg/status").touch()
@@ -86,6 +90,6 @@ def left(root: Path) -> set[str]:
         str(path.relative_to(root))
         for path in root.rglob("*")
         if not path.is_dir() and path.parts[len(root.parts)] != "bin"
-        if not str(path.relative_to(root)).startswith(("var/lib/dpkg/", "var/lib/rpm/"))
+        if not str(path.relative_to(root)).startswith(("var/lib/dpkg/", "var/lib/rpm/", "dev/"))
         if not str(path.relative_to(root)).startswith("root/")
     }

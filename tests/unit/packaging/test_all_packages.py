@@ -106,14 +106,24 @@ def test_rpm_keeps_the_sites_changes_and_leaves_only_them(
     hook.write_text(hook.read_text() + "# the site's line\n")
     (root / "var/lib/nccl-inspector/store").mkdir(parents=True)
     (root / "var/lib/nccl-inspector/store/1.json").touch()
+    plugstack = root / "etc/slurm/plugstack.conf"
+    plugstack.parent.mkdir(parents=True)
+    plugstack.write_text(line := "optional /usr/lib/nccl-inspector/spank_nccl_inspector.so\n")
+    note = root / "var/lib/nccl-inspector/setup/plugstack-lines"
+    note.parent.mkdir()
+    note.write_text(f"/etc/slurm/plugstack.conf\tkept\t{line}")
+    again = [*rpm, "--upgrade", "--replacepkgs", str(rpms["slurm"])]
+    subprocess.run(again, check=True, capture_output=True)
+    assert plugstack.read_text() == line
     compiled = root / "usr/lib/nccl-inspector/python/nccl_inspector/__pycache__"
     compiled.mkdir()
     (compiled / "cli.cpython-311.pyc").touch()
     names = [f"{NAME}{suffix and '-' + suffix}" for suffix in rpms]
     done = subprocess.run([*rpm, "--erase", *names], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert plugstack.read_text() == ""
     assert left(root) == {
-        "etc/enroot/hooks.d/50-nccl-inspector.sh.rpmsave", "var/lib/nccl-inspector/store/1.json",
+        "etc/slurm/plugstack.conf", "etc/enroot/hooks.d/50-nccl-inspector.sh.rpmsave", "var/lib/nccl-inspector/store/1.json",
     }  # fmt: skip
 
 

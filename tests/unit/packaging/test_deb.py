@@ -169,6 +169,32 @@ def test_a_node_is_installed_upgraded_removed_and_purged(
     assert left(root) == kept.keys()
 
 
+def plug(root: Path, line: str) -> Path:
+    """Put the line into plugstack.conf as setup does; return that file."""
+    note = root / "var/lib/nccl-inspector/setup/plugstack-lines"
+    plugstack = root / "etc/slurm/plugstack.conf"
+    for path in (note, plugstack):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    plugstack.write_text(f"# ours\n{line}\n")
+    note.write_text(f"/etc/slurm/plugstack.conf\tkept\t{line}\n")
+    return plugstack
+
+
+def test_the_line_goes_with_the_library_and_not_before(
+    debs: dict[str, Path], root: Path, tmp_path: Path
+) -> None:
+    assert dpkg(root, "--install", *debs.values()).returncode == 0
+    plugstack = plug(root, line := "optional /usr/lib/nccl-inspector/spank_nccl_inspector.so")
+    newer = packages.build("deb", tmp_path / "new", "VERSION=0.9", suffixes=packages.QUICK)
+    assert dpkg(root, "--install", *newer).returncode == 0
+    assert dpkg(root, "--remove", f"{NAME}-node", f"{NAME}-enroot").returncode == 0
+    assert line in plugstack.read_text()
+    done = dpkg(root, "--remove", f"{NAME}-slurm")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "took the line out of /etc/slurm/plugstack.conf" in done.stdout
+    assert plugstack.read_text() == "# ours\n"
+
+
 def test_dpkg_refuses_the_plugin_of_another_release_of_slurm(
     debs: dict[str, Path], root: Path
 ) -> None:
