@@ -14,7 +14,18 @@ CROSS ?=
 comma := ,
 B := build$(if $(CROSS),/$(CROSS))$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
-CFLAGS_ALL := $(CSTD) $(OPT) $(WARN) -D_GNU_SOURCE -fPIC -pthread -MMD -MP $(SANFLAGS) -DNCCL_INSPECTOR_VERSION='"$(VERSION)"' $(CFLAGS)
+CFLAGS_ALL := $(CSTD) $(OPT) $(WARN) -D_GNU_SOURCE -fPIC -pthread -MMD -MP -ffile-prefix-map=$(CURDIR)=. $(SANFLAGS) -DNCCL_INSPECTOR_VERSION='"$(VERSION)"' $(CFLAGS)
+# For what is loaded into other people's processes; not with the sanitizers, which have checks of their own. HARDEN= leaves
+# it out. FORTIFY's level is the highest that compiler and C library have; what it calls is older than glibc 2.28.
+ifeq ($(origin HARDEN),undefined)
+FORTIFY := $(shell echo __USE_FORTIFY_LEVEL | $(CC) $(OPT) $(CFLAGS) -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -include features.h -E -P - 2>/dev/null | tail -n 1)
+cc_knows = $(shell $(CC) $(1) -x c -c -o /dev/null /dev/null 2>/dev/null && echo $(1))
+HARDEN := -U_FORTIFY_SOURCE $(if $(filter 2 3,$(FORTIFY)),-D_FORTIFY_SOURCE=$(FORTIFY)) -fstack-protector-strong \
+	$(call cc_knows,-fstack-clash-protection) \
+	$(call cc_knows,$(if $(findstring aarch64,$(shell $(CC) -dumpmachine)),-mbranch-protection=standard,-fcf-protection))
+endif
+HARD_CFLAGS := $(if $(SAN),,$(HARDEN))
+HARD_LDFLAGS := -Wl,-z,relro,-z,now,-z,noexecstack -Wl,--build-id
 # SLURM_INCLUDE=DIR builds the SPANK plugin for the Slurm whose DIR/slurm/spank.h that is, in a folder of its own.
 SLURM_INCLUDE ?=
 slurm_number = $(shell sed -n 's/^.define SLURM_VERSION_NUMBER *//p' $(SLURM_INCLUDE)/slurm/slurm_version.h)
@@ -107,11 +118,12 @@ $(SB)/include/slurm: $(SLURM_INCLUDE)/slurm/spank.h
 $(SB)/%.o: %.c Makefile | $(GEN) $(SB)/gen/settings_table.h $(if $(SLURM_INCLUDE),$(SB)/include/slurm)
 	@mkdir -p $(@D)
 	@echo CC $< in $(SB)
-	@$(CC) $(CFLAGS_ALL) -DSETTINGS_DEFAULT_FILE='"$(SYSCONFDIR)/nccl-inspector/nccl-inspector.conf"' \
+	@$(CC) $(CFLAGS_ALL) $(HARD_CFLAGS) -DSETTINGS_DEFAULT_FILE='"$(SYSCONFDIR)/nccl-inspector/nccl-inspector.conf"' \
 		$(if $(SLURM_INCLUDE),-I$(SB)/include) -I$(SB)/gen -Ibuild/gen -Iplugin -Ispank -c -o $@ $<
 endif
 
-$(B)/plugin/%.o: EXTRA = -fvisibility=hidden $(if $(SAN),,-include plugin/base/compat.h)
+$(B)/spank/%.o: EXTRA = $(HARD_CFLAGS)
+$(B)/plugin/%.o: EXTRA = -fvisibility=hidden $(HARD_CFLAGS) $(if $(SAN),,-include plugin/base/compat.h)
 # On a glibc before 2.34 threads and dlopen live in libraries of their own: say that we need them.
 OLD_LIBS := $(if $(SAN),-ldl,-Wl$(comma)--no-as-needed -l:libpthread.so.0 -l:libdl.so.2)
 
@@ -119,10 +131,10 @@ OLD_LIBS := $(if $(SAN),-ldl,-Wl$(comma)--no-as-needed -l:libpthread.so.0 -l:lib
 $(PROFILER): $(PLUGIN_OBJ) plugin/profiler.map
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -shared -o $@ $(PLUGIN_OBJ) -Wl,--version-script=plugin/profiler.map \
-		-Wl,-z,relro,-z,now,-z,nodelete -Wl,--no-undefined$(if $(SAN),$(comma)--unresolved-symbols=ignore-all) $(OLD_LIBS)
+		$(HARD_LDFLAGS) -Wl,-z,nodelete -Wl,--no-undefined$(if $(SAN),$(comma)--unresolved-symbols=ignore-all) $(OLD_LIBS)
 $(SPANK): $(SPANK_OBJ) spank/spank.map
 	@echo LD $@
-	@$(CC) $(CFLAGS_ALL) -shared -o $@ $(SPANK_OBJ) -Wl,--version-script=spank/spank.map -Wl,-z,relro,-z,now
+	@$(CC) $(CFLAGS_ALL) -shared -o $@ $(SPANK_OBJ) -Wl,--version-script=spank/spank.map $(HARD_LDFLAGS)
 $(STANDIN): $(STANDIN_OBJ)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -rdynamic -o $@ $(STANDIN_OBJ) -ldl -lm
