@@ -316,9 +316,10 @@ test-nccl: setup $(PROFILER) $(FAKECUDA) $(NCCL_CUDA) $(NCCL_NVML)
 	PYTHONPATH=python:. $(PY) -m tests.nccl.run $(if $(NCCL_RELEASES),--releases $(NCCL_RELEASES),--table packaging/doc/nccl-releases.md) $(NCCL_ARGS)
 .PHONY: test-nccl
 
-#: make test-systemd  a Debian 12 booted with systemd: packages installed, set up, a job reported, agent killed, reboot, upgrade, purge; as root, needs systemd-container
+#: make test-systemd  a Debian booted with systemd: packages installed, set up, a job reported, agent killed, reboot, upgrade, removal, an image and its first boot; as root, needs systemd-container. SUITE=trixie
+SUITE ?= bookworm
 test-systemd: setup build
-	$(PY) -m tests.tools.booted
+	$(PY) -m tests.tools.booted --suite $(SUITE)
 .PHONY: test-systemd
 
 #: make previews     pictures of the dashboards for the docs, by Grafana's own components; needs npm and Chromium

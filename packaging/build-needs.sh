@@ -22,7 +22,7 @@ builds() { # SUFFIX...: one of these packages is to be built
 if builds profiler slurm; then
 	has "${CC:-gcc}" || lacks "a C compiler (${CC:-gcc})" gcc gcc
 	[[ -e /usr/include/stdlib.h ]] || lacks "the C library's headers" libc6-dev glibc-devel
-	for tool in strip readelf; do has $tool || lacks $tool binutils binutils; done
+	for tool in strip objcopy readelf; do has $tool || lacks $tool binutils binutils; done
 fi
 if builds slurm && [[ ! -e ${SLURM_INCLUDE:-/usr/include}/slurm/spank.h ]]; then
 	lacks "${SLURM_INCLUDE:-/usr/include}/slurm/spank.h, of your Slurm (or say SLURM_INCLUDE=DIR)" libslurm-dev slurm-devel

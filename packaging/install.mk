@@ -152,16 +152,18 @@ LOCK = $(VENV)/bin/pip-compile - --quiet --upgrade --generate-hashes --strip-ext
 .PHONY: wheelhouse lock
 
 PACKAGES ?=
-PACKAGER ?= slurm-nccl-inspector maintainers <maintainers@slurm-nccl-inspector.invalid>
+# Who makes the packages, in the variables that Debian's own tools read. Without, no rpm names anybody.
+PACKAGER ?= $(if $(DEBEMAIL),$(or $(DEBFULLNAME),$(DEBEMAIL)) <$(DEBEMAIL)>)
 PACKAGES_OUT ?= build/packages
 PACKAGES_LEVEL ?= 6
 package_parts = $(if $(PACKAGES),$(foreach one,$(PACKAGES),$(patsubst command,python,$(patsubst tools,controller report,$(patsubst slurm,spank,$(one))))),$(PARTS))
-#: make deb, make rpm   the packages, into build/packages. SLURM_INCLUDE=DIR, REPORT_PYTHON=3.12, CROSS=aarch64 CC=aarch64-linux-gnu-gcc, PACKAGES="slurm profiler"
+package_slurm = $(or $(SLURM_INCLUDE),$(if $(SLURM_PREFIX),$(SLURM_PREFIX)/include))
+#: make deb, make rpm   the packages, into build/packages. SLURM_INCLUDE=DIR or, of a Slurm that is in no package, SLURM_PREFIX=/opt/slurm; REPORT_PYTHON=3.12, CROSS=aarch64 CC=aarch64-linux-gnu-gcc, PACKAGES="slurm profiler"
 deb rpm:
-	@CC='$(CC)' PYTHON='$(PYTHON)' SLURM_INCLUDE='$(SLURM_INCLUDE)' PACKAGES='$(PACKAGES)' bash packaging/build-needs.sh $@
+	@CC='$(CC)' PYTHON='$(PYTHON)' SLURM_INCLUDE='$(package_slurm)' PACKAGES='$(PACKAGES)' bash packaging/build-needs.sh $@
 	@$(MAKE) --no-print-directory STAGE=$(PACKAGES_OUT)/stage PREFIX=/usr LIBDIR=/usr/lib/nccl-inspector \
-		SYSCONFDIR=/etc $(package_parts:%=stage-%)
+		SYSCONFDIR=/etc SLURM_INCLUDE='$(package_slurm)' $(package_parts:%=stage-%)
 	@$(PYTHON) packaging/packages/build.py $@ --stage $(PACKAGES_OUT)/stage --out $(PACKAGES_OUT) --version $(VERSION) \
-		--machine $(REPORT_MACHINE) --slurm-include $(or $(SLURM_INCLUDE),/usr/include) --python $(REPORT_PYTHON) \
-		--strip $(if $(CROSS),$(CROSS)-linux-gnu-)strip --maintainer '$(PACKAGER)' --level $(PACKAGES_LEVEL) --packages '$(PACKAGES)'
+		--machine $(REPORT_MACHINE) --slurm-include $(or $(package_slurm),/usr/include) --slurm-prefix '$(SLURM_PREFIX)' \
+		--python $(REPORT_PYTHON) --tools '$(if $(CROSS),$(CROSS)-linux-gnu-)' --maintainer '$(PACKAGER)' --level $(PACKAGES_LEVEL) --packages '$(PACKAGES)'
 .PHONY: deb rpm

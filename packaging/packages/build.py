@@ -18,7 +18,7 @@ import textwrap
 import time
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 from importlib.metadata import PathDistribution
 from pathlib import Path
@@ -44,9 +44,10 @@ class Target:
     version: str
     machine: str
     slurm: str
+    slurm_prefix: str  # of a Slurm that is in no package; empty: it is in one
     python: str
-    strip: str
-    maintainer: str
+    tools: str  # what the names of strip, objcopy and readelf begin with
+    maintainer: str  # empty: nobody is named
     epoch: int
     level: int  # of compression
 
@@ -56,10 +57,25 @@ class Target:
         after = f"{year}.{int(month) + 1:02d}"
         return text.format(slurm=self.slurm, slurm_next=after, python=self.python)
 
+    def built_for(self, suffix: str) -> str:
+        """Return what the version of a package ends with: the release that it fits alone."""
+        found = {"slurm": f"slurm{self.slurm}", "tools": f"python{self.python}"}
+        return found.get(suffix.split("-")[0], "")
+
+    def deb_version(self, suffix: str) -> str:
+        """Return the version of one of our packages, as dpkg writes it."""
+        extra = self.built_for(suffix)
+        return f"{self.version}-1" + (f"+{extra}" if extra else "")
+
+    def rpm_release(self, suffix: str) -> str:
+        """Return the release of one of our packages, as rpm writes it."""
+        extra = self.built_for(suffix)
+        return "1" + (f".{extra}" if extra else "")
+
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One entry of packages.toml; its comments say what the fields are."""
+    """One entry of packages.toml, whose comments say what the fields are; or debug symbols."""
 
     base: str
     suffix: str
@@ -75,7 +91,14 @@ class Package:
     units: Sequence[str] = ()
     late_units: Sequence[str] = ()
     restarts: Sequence[str] = ()
+    preset: str = ""
     unplugs: bool = False
+
+    def others(self, target: Target, kind: str) -> list[str]:
+        """Return the packages of others that it needs, in the words of dpkg or of rpm."""
+        if self.suffix == "slurm" and target.slurm_prefix:
+            return []
+        return [target.fill(one) for one in (self.deb if kind == "deb" else self.rpm)]
 
     @property
     def name(self) -> str:
@@ -89,7 +112,7 @@ class Package:
     def values(self) -> str:
         """Return the assignments that scripts.sh reads."""
         lists = {"compile": self.compile, "units": self.units, "late_units": self.late_units}
-        lists["restarts"] = self.restarts
+        lists |= {"restarts": self.restarts, "preset": [self.preset]}
         return "".join(f"{name}={shlex.quote(' '.join(of))}\n" for name, of in lists.items())
 
     @property
@@ -150,8 +173,25 @@ def licences(tree: Path) -> str:
     return "\n".join(lines)
 
 
-def put_together(package: Package, target: Target, tree: Path) -> None:
-    """Make the tree of a package: its parts, stripped, with compressed man pages and its papers."""
+def take_symbols(library: Path, target: Target, symbols: Path) -> None:
+    """Move the debug symbols of a library to where gdb looks for them, below `symbols`."""
+    notes = call(f"{target.tools}readelf", "--notes", library)
+    found = re.search(r"Build ID: ([0-9a-f]{4,})", notes)
+    if found is None:
+        raise SystemExit(f"{library} has no build id")
+    place = symbols / f"usr/lib/debug/.build-id/{found[1][:2]}/{found[1][2:]}.debug"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    keep = ("--only-keep-debug", "--compress-debug-sections")
+    call(f"{target.tools}objcopy", *keep, library, place)
+    place.chmod(0o644)
+    call(f"{target.tools}strip", "--strip-unneeded", "--remove-section=.comment", library)
+
+
+def put_together(package: Package, target: Target, tree: Path, symbols: Path) -> None:
+    """Make the tree of a package: its parts, with compressed man pages and its papers.
+
+    What is compiled is stripped; `symbols` gets what that takes away.
+    """
     shutil.rmtree(tree, ignore_errors=True)
     tree.mkdir(parents=True)
     for part in package.parts:
@@ -159,10 +199,15 @@ def put_together(package: Package, target: Target, tree: Path) -> None:
     for name in files(tree):
         path = tree / name
         if is_elf(path) and "report" not in package.parts:
-            call(target.strip, "--strip-unneeded", "--remove-section=.comment", path)
+            take_symbols(path, target, symbols)
         elif "share/man" in str(path.parent):
             zipped(path.with_name(path.name + ".gz"), path.read_bytes())
             path.unlink()
+    add_papers(package, target, tree)
+
+
+def add_papers(package: Package, target: Target, tree: Path) -> None:
+    """Add changelog and copyright to a tree, and give all of it its modes and times."""
     doc = tree / "usr/share/doc" / package.name
     doc.mkdir(parents=True)
     zipped(doc / "changelog.gz", (REPO / "CHANGELOG.md").read_bytes())
@@ -175,6 +220,18 @@ def put_together(package: Package, target: Target, tree: Path) -> None:
         if path.is_dir() or not path.stat().st_mode & 0o111:
             path.chmod(0o755 if path.is_dir() else 0o644)
         os.utime(path, (target.epoch, target.epoch), follow_symlinks=False)
+
+
+def symbols_of(package: Package, kind: str) -> Package:
+    """Return the package with the debug symbols of another one, named as the distributions do."""
+    suffix = f"{package.suffix}-{'dbgsym' if kind == 'deb' else 'debuginfo'}"
+    return Package(
+        package.base, suffix, package.arch, (),
+        f"debug symbols for {package.name}",
+        f"With it gdb and perf know the functions and lines of {package.name}, in processes that "
+        "have loaded it and in their core files. No node needs it.",
+        needs=(package.suffix,),
+    )  # fmt: skip
 
 
 def c_library(tree: Path) -> list[str]:
@@ -231,11 +288,15 @@ def script(package: Package, action: str) -> str:
 def make_deb(package: Package, target: Target, tree: Path) -> Path:
     """Make one .deb of a package's tree, which gets a directory DEBIAN and Debian's changelog."""
     arch = "all" if package.arch == "all" else DEB_MACHINES[target.machine]
-    version = f"{target.version}-1" + (f"+slurm{target.slurm}" if package.suffix == "slurm" else "")
+    version = target.deb_version(package.suffix)
+    # Debian requires the field. Who made a package for a site is the site's own admin, and root has
+    # a mailbox on every host.
+    maintainer = target.maintainer or "the administrator of this host <root@localhost>"
+    is_symbols = package.suffix.endswith("-dbgsym")
     entry = (
         f"{package.name} ({version}) unstable; urgency=medium\n\n"
         f"  * Release {target.version}; changelog.gz says what it brings.\n\n"
-        f" -- {target.maintainer}  {formatdate(target.epoch, usegmt=False)}\n"
+        f" -- {maintainer}  {formatdate(target.epoch, usegmt=False)}\n"
     )
     doc = tree / "usr/share/doc" / package.name
     zipped(doc / "changelog.Debian.gz", entry.encode())
@@ -246,15 +307,18 @@ def make_deb(package: Package, target: Target, tree: Path) -> Path:
         place.write_text(overrides.read_text())
     control = tree / "DEBIAN"
     control.mkdir()
-    depends = [f"{package.named(one)} (>= {target.version})" for one in package.needs]
-    depends += [*map(target.fill, package.deb), *c_library(tree)]
+    depends = [f"{package.named(one)} (= {target.deb_version(one)})" for one in package.needs]
+    depends += package.others(target, "deb")
+    depends += [] if is_symbols else c_library(tree)
     text = wrapped(target.fill(package.description))
     names = [name for name in files(tree) if name.parts[0] != "DEBIAN"]
     size = sum((tree / name).lstat().st_size for name in names) // 1024 + 1
     suggests = ", ".join(package.named(one) for one in package.suggests)
     fields = {
-        "Package": package.name, "Version": version, "Architecture": arch, "Section": "admin",
-        "Priority": "optional", "Maintainer": target.maintainer, "Installed-Size": str(size),
+        "Package": package.name, "Version": version, "Architecture": arch,
+        "Section": "debug" if is_symbols else "admin",
+        "Auto-Built-Package": "debug-symbols" if is_symbols else "",
+        "Priority": "optional", "Maintainer": maintainer, "Installed-Size": str(size),
         "Depends": ", ".join(depends), "Suggests": suggests,
         "Description": "\n ".join([target.fill(package.summary), *text]),
     }  # fmt: skip
@@ -281,13 +345,15 @@ def make_deb(package: Package, target: Target, tree: Path) -> Path:
 def make_rpm(package: Package, target: Target, tree: Path) -> Path:
     """Make one .rpm of a package's tree."""
     arch = "noarch" if package.arch == "all" else target.machine
-    release = "1" + (f".slurm{target.slurm}" if package.suffix == "slurm" else "")
+    release = target.rpm_release(package.suffix)
     lines = [
         f"Name: {package.name}", f"Version: {target.version}", f"Release: {release}",
         f"Summary: {target.fill(package.summary)}", "License: Apache-2.0",
-        f"Packager: {target.maintainer}", *(["BuildArch: noarch"] if arch == "noarch" else []),
-        *(f"Requires: {package.named(one)} >= {target.version}" for one in package.needs),
-        *(f"Requires: {target.fill(one)}" for one in package.rpm),
+        *([f"Packager: {target.maintainer}"] if target.maintainer else []),
+        *(["BuildArch: noarch"] if arch == "noarch" else []),
+        *(f"Requires: {package.named(one)} = {target.version}-{target.rpm_release(one)}"
+          for one in package.needs),
+        *(f"Requires: {one}" for one in package.others(target, "rpm")),
         *(f"Suggests: {package.named(one)}" for one in package.suggests),
         "%description", *wrapped(target.fill(package.description)),
     ]  # fmt: skip
@@ -296,7 +362,10 @@ def make_rpm(package: Package, target: Target, tree: Path) -> Path:
             lines += [f"%{when}", script(package, action).replace("%", "%%"), ":"]
     lines += ["%files", "%defattr(-,root,root,-)"]
     folders = {parent for name in files(tree) for parent in name.parents}
-    own = sorted(one for one in folders if any(OWN_DIR in part for part in one.parts))
+    own = sorted(
+        one for one in folders
+        if any(OWN_DIR in part for part in one.parts) or ".build-id" in one.parent.parts
+    )  # fmt: skip
     lines += [f'%dir "/{folder}"' for folder in own]
     for name in files(tree):
         mark = "%config(noreplace) " if name.parts[0] == "etc" else ""
@@ -306,7 +375,10 @@ def make_rpm(package: Package, target: Target, tree: Path) -> Path:
         # A backslash, as in the names of mount units, quotes there; the pattern finds one file.
         lines.append(f'{mark}"/{name}"'.replace("\\", "?"))
     day = time.strftime("%a %b %d %Y", time.gmtime(target.epoch))
-    lines += ["%changelog", f"* {day} {target.maintainer} - {target.version}-{release}"]
+    lines += [
+        "%changelog",
+        f"* {day} {target.maintainer or package.base} - {target.version}-{release}",
+    ]
     lines += [f"- Release {target.version}; changelog.gz says what it brings."]
     work = target.out / "work"
     spec = work / f"{package.name}.spec"
@@ -355,26 +427,35 @@ def main(words: Iterable[str] | None = None) -> None:
     parser.add_argument("kind", choices=("deb", "rpm"))
     for name in ("stage", "out", "slurm-include"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    for name in ("version", "machine", "python", "strip", "maintainer"):
+    for name in ("version", "machine", "python"):
         parser.add_argument(f"--{name}", required=True)
+    for name in ("tools", "maintainer", "slurm-prefix"):
+        parser.add_argument(f"--{name}", default="")
     parser.add_argument("--level", type=int, default=6, help="of compression")
     parser.add_argument("--packages", default="", help="suffixes of those to make; all without")
     asked = parser.parse_args(words if words is None else list(words))
     commit_s = int(call("git", "-C", REPO, "log", "-1", "--format=%ct"))
     target = Target(
         asked.stage, asked.out, asked.version, asked.machine, slurm_release(asked.slurm_include),
-        asked.python, asked.strip, asked.maintainer, commit_s,
-        asked.level,
+        asked.slurm_prefix, asked.python, asked.tools, asked.maintainer, commit_s, asked.level,
     )  # fmt: skip
     wanted = asked.packages.split()
-    (target.out / "work").mkdir(parents=True, exist_ok=True)
+    for folder in ("work", "debug/work"):
+        (target.out / folder).mkdir(parents=True, exist_ok=True)
     for package in read_packages():
         if wanted and (package.suffix or "command") not in wanted:
             continue
         tree = target.out / "work" / asked.kind / package.name
-        put_together(package, target, tree)
+        symbols = tree.with_name(f"{package.name}-symbols")
+        shutil.rmtree(symbols, ignore_errors=True)
+        put_together(package, target, tree, symbols)
         make = make_deb if asked.kind == "deb" else make_rpm
         print(make(package, target, tree))
+        if symbols.exists():
+            of_it = symbols_of(package, asked.kind)
+            add_papers(of_it, target, symbols)
+            # In a directory of their own: `apt install ./*.deb` of the others does not mean them.
+            print(make(of_it, replace(target, out=target.out / "debug"), symbols))
 
 
 if __name__ == "__main__":

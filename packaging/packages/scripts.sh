@@ -25,7 +25,7 @@ forget_compiled() {
 }
 #---
 # $units are services and timers; $late_units are mounts, which stay while they have files of jobs;
-# $restarts are services of other packages that run this one's code.
+# $preset is the role of which setup wrote a preset; $restarts are services of other packages that run this one's code.
 is_booted() { [ -d /run/systemd/system ]; }
 
 reload() {
@@ -43,6 +43,8 @@ has_jobs() {
 }
 
 stop() {
+	# Written by setup beside the links, so that no first boot takes them away.
+	[ -z "$preset" ] || rm -f "/etc/systemd/system-preset/70-nccl-inspector-$preset.preset"
 	command -v systemctl >/dev/null || return 0
 	for unit in $units $late_units; do
 		systemctl --quiet --no-reload disable "$unit" 2>/dev/null || :

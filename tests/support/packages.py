@@ -24,10 +24,11 @@ _COMMANDS = (
 
 
 def build(kind: str, place: Path, *words: str, suffixes: tuple[str, ...] = QUICK) -> list[Path]:
-    """Run `make deb` or `make rpm`; return the files."""
+    """Run `make deb` or `make rpm`; return the files, without those of debug symbols."""
     where = f"PACKAGES_OUT={place}", f"PACKAGES={' '.join(suffixes)}", "PACKAGES_LEVEL=1"
     said = make(kind, *where, *words, stage=place / "s")
-    return [Path(line) for line in said.splitlines() if line.endswith(f".{kind}")]
+    found = [Path(line) for line in said.splitlines() if line.endswith(f".{kind}")]
+    return [file for file in found if file.parent == place]
 
 
 def suffix_of(file: Path) -> str:

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make test-systemd`: a site of one host from the packages, with systemd as PID 1.
 
-A Debian 12 (made once with debootstrap, kept in /var/tmp) is booted by systemd-nspawn, without a
-network. It has Debian's Slurm, under systemd. Each step is what the page Install says; it ends the
-program if it is not as promised, and prints how long it took. Everything is real but NCCL, which
-the stand-in plays.
+A Debian (made once with debootstrap, kept in /var/tmp) is booted by systemd-nspawn, without a
+network: `--suite bookworm` or trixie. It has Debian's Slurm, under systemd, and is node and
+controller. Once it is set up while it runs, and once it is built as an image, in a chroot. Each
+step is what the page Install says; it ends the program if it is not as promised, and prints how
+long it took. Everything is real but NCCL, which the stand-in plays.
 """
 
+import argparse
+import re
 import shutil
 import subprocess
 import sys
@@ -41,6 +44,11 @@ SlurmdParameters=config_overrides
 NodeName=one CPUs=2 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES
 """
+HOOKS = """PrologFlags=Alloc
+EpilogSlurmctld=/usr/lib/nccl-inspector/epilogctld/nccl-inspector-epilogctld
+"""
+OPTION = "--nccl-inspector=prom"
+ALL_FILES = "find / -xdev ! -type d ! -path '/tmp/*' ! -path '/var/tmp/*' ! -path '/proc/*'"
 SITE = """[slurm]
 words = "default=prom"
 [account]
@@ -80,6 +88,18 @@ class Box:
         self._nspawn: subprocess.Popen[bytes] | None = None
         self.write("/etc/hosts", "127.0.0.1 localhost one\n")
         self.write("/etc/hostname", "one\n")
+
+    def build(self, script: str) -> str:
+        """Run a script that must succeed in a chroot, as who builds an image; return its output."""
+        inside = 'mount -t proc proc "$0/proc" && exec chroot "$0" sh -ec "$1"'
+        done = subprocess.run(
+            ["unshare", "--mount", "--pid", "--fork", "sh", "-c", inside, self.root, script],
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}, timeout=300,
+            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        if done.returncode:
+            raise BrokenPromiseError(f"{script}: {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
 
     def boot(self) -> None:
         """Start it and wait until systemd has started everything."""
@@ -159,9 +179,7 @@ class Box:
 
     def files(self) -> set[str]:
         """Return all files outside of /run, /proc, /sys, /dev and /tmp."""
-        return set(
-            self.must("find / -xdev ! -type d ! -path '/tmp/*' ! -path '/var/tmp/*'").split("\n")
-        )
+        return set(self.must(ALL_FILES).split("\n"))
 
 
 def wait(what: str, check: Callable[[], object], seconds: float) -> None:
@@ -179,25 +197,32 @@ def say_that(what: str, found: object) -> None:
         raise BrokenPromiseError(what)
 
 
+def put_programs(box: Box) -> None:
+    """The job's program."""
+    for name in ("nccl-standin", "fakecuda/libcuda.so.1"):
+        shutil.copy(BUILD / name, box.root / "opt" / Path(name).name)
+
+
 def put_slurm(box: Box) -> None:
     """A site that has Slurm, and nothing of ours."""
     box.write("/etc/slurm/slurm.conf", SLURM_CONF)
     box.must("useradd --create-home --uid 1000 alice && mkdir -p /shared")
-    for name, target in (
-        ("nccl-standin", "nccl-standin"),
-        ("fakecuda/libcuda.so.1", "libcuda.so.1"),
-    ):
-        shutil.copy(BUILD / name, box.root / "opt" / target)
+    put_programs(box)
     box.must("systemctl enable --now slurmctld slurmd && systemctl restart slurmctld slurmd")
     wait("the node is idle", lambda: "idle" in box.out("sinfo -h -o %T"), 60)
 
 
-def submit(box: Box, seconds: int) -> str:
-    """Submit a job of two ranks as a user; return its number."""
-    command = f"srun -n2 /opt/nccl-standin --seconds {seconds} --sizes 1M --compute-ms 2"
-    words = f"cd && NCCL_STANDIN_CUDA=/opt/libcuda.so.1 sbatch -n2 --parsable --wrap '{command}'"
+def submit(box: Box, seconds: int, option: str = "", steps: int = 1) -> str:
+    """Submit a job of two ranks as a user; return its number. sbatch must print no error.
+
+    `option`: of sbatch, in the script.
+    """
+    command = f"srun -n2 /opt/nccl-standin --seconds {seconds} --sizes 1M --compute-ms 2\n"
+    script = f"#!/bin/sh\n#SBATCH {option or '--ntasks=2'}\n{command * steps}"
+    box.write("/opt/job.sh", script)
+    words = "cd && NCCL_STANDIN_CUDA=/opt/libcuda.so.1 sbatch -n2 --parsable /opt/job.sh"
     done = box.run(words, user="alice")
-    say_that(f"sbatch: {done.stderr}", done.returncode == 0)
+    say_that(f"sbatch: {done.stderr}", done.returncode == 0 and not done.stderr)
     job = done.stdout.strip()
     wait(f"job {job} runs", lambda: "RUNNING" in box.out(f"scontrol show job {job}"), 60)
     return job
@@ -208,6 +233,8 @@ def finish(box: Box, job: str) -> None:
     wait(f"job {job} ends", lambda: "RUNNING" not in box.out(f"scontrol show job {job}"), 120)
     said = box.out(f"scontrol show job {job}")
     say_that(f"job {job}: {said}", "JobState=COMPLETED" in said and "ExitCode=0:0" in said)
+    output = box.out(f"cat /home/alice/slurm-{job}.out")
+    say_that(f"job {job}: {output}", not re.search("dlopen|plugin|unrecognized", output))
     wait("the node is idle", lambda: box.out("sinfo -h -o %T") == "idle", 60)
 
 
@@ -232,11 +259,16 @@ def is_another(box: Box, before: str) -> bool:
     return agent_pid(box) not in ("", before)
 
 
-def install(box: Box, files: list[Path]) -> None:
-    """Install packages as an administrator does who has them in /tmp."""
+def copy(box: Box, files: list[Path]) -> None:
+    """Copy packages into the root."""
     (box.root / "opt/debs").mkdir(exist_ok=True)
     for file in files:
         shutil.copy(file, box.root / "opt/debs")
+
+
+def install(box: Box, files: list[Path]) -> None:
+    """Install packages as an administrator does who has them in a directory."""
+    copy(box, files)
     box.must(f"cd /opt/debs && dpkg --install {' '.join(file.name for file in files)} && rm *.deb")
 
 
@@ -255,8 +287,7 @@ def set_up(box: Box) -> None:
     box.write("/etc/nccl-inspector/site.toml", SITE)
     box.must("nccl-inspector setup controller --apply")
     box.must("nccl-inspector setup node --apply")
-    hook = "/usr/lib/nccl-inspector/epilogctld/nccl-inspector-epilogctld"
-    box.write("/etc/slurm/slurm.conf", f"{SLURM_CONF}PrologFlags=Alloc\nEpilogSlurmctld={hook}\n")
+    box.write("/etc/slurm/slurm.conf", SLURM_CONF + HOOKS)
     box.must("systemctl restart slurmctld slurmd")
     wait("the node is idle", lambda: box.out("sinfo -h -o %T") == "idle", 60)
 
@@ -319,19 +350,84 @@ def upgrade(box: Box, newer: list[Path]) -> None:
     measured(box, job)
 
 
+def plugged(box: Box) -> bool:
+    """Tell whether plugstack.conf, or a file that it includes, names our plugin."""
+    return not box.run("grep -rqs spank_nccl_inspector /etc/slurm/plugstack.conf*").returncode
+
+
+def remove_plugin_first(box: Box, again: list[Path]) -> None:
+    """Remove the SPANK plugin alone between two steps of a job; install it again."""
+    job = submit(box, 5, OPTION, steps=2)
+    said = box.must(f"dpkg --remove {NAME}-slurm")
+    say_that(f"the line is taken out: {said}", "took the line out" in said and not plugged(box))
+    finish(box, job)
+    finish(box, submit(box, 2))
+    install(box, [file for file in again if packages.suffix_of(file) == "slurm"])
+    say_that("no line before setup", not plugged(box))
+    box.must("nccl-inspector setup node --apply && systemctl restart slurmd")
+    wait("the node is idle", lambda: box.out("sinfo -h -o %T") == "idle", 60)
+    measured(box, submit(box, 4))
+
+
+def remove_plugin_last(box: Box) -> None:
+    """Remove all but the SPANK plugin while a job runs: scripts with the option still start."""
+    job = submit(box, 5, OPTION, steps=2)
+    names = box.out(f"dpkg-query -W -f '${{Package}} ' '{NAME}*'").split()
+    box.must(f"dpkg --remove {' '.join(name for name in names if name != f'{NAME}-slurm')}")
+    say_that("the line stays", plugged(box))
+    finish(box, job)
+    finish(box, submit(box, 2, OPTION))
+    box.must(f"dpkg --remove {NAME}-slurm")
+    finish(box, submit(box, 2))
+
+
 def remove(box: Box, before: set[str]) -> None:
-    """Remove everything while a job runs, without a word to Slurm; then run another job."""
-    job = submit(box, 8)
+    """Remove all that is left while a job runs, without a word to Slurm; then run another job."""
+    job = submit(box, 5, steps=2)
     box.must(f"dpkg --purge $(dpkg-query -W -f '${{Package}} ' '{NAME}*')")
     finish(box, job)
     finish(box, submit(box, 2))
+    say_that("no line is left", not plugged(box))
     left = sorted(path for path in box.files() - before if path and not path.startswith(SITES_OWN))
     say_that(f"left: {left}", not left)
     say_that("reports stay", box.out("ls /shared/store"))
 
 
+def build_image(box: Box, debs: list[Path]) -> set[str]:
+    """Build an image in which everything is set up; return the files that it had before."""
+    put_programs(box)
+    box.write("/etc/slurm/slurm.conf", SLURM_CONF + HOOKS)
+    # As the page of pyxis says, in the words of a site that has it.
+    box.write("/etc/slurm/plugstack.conf", "include /etc/slurm/plugstack.conf.d/*\n")
+    box.build("useradd --create-home --uid 1000 alice && mkdir -p /shared")
+    box.build("systemctl enable slurmctld slurmd; echo uninitialized >/etc/machine-id")
+    before = set(box.build(ALL_FILES).split("\n"))
+    box.write("/etc/nccl-inspector/site.toml", SITE)
+    copy(box, debs)
+    box.build("cd /opt/debs && dpkg --install *.deb && rm *.deb")
+    for role in ("controller", "node"):
+        said = box.build(f"nccl-inspector setup {role} --apply")
+        say_that(f"what is left to the boot: {said}", said.count("systemd does not run here") == 1)
+        again = box.build(f"nccl-inspector setup {role}")
+        say_that(f"nothing is to do: {again}", "Nothing is to do." in again)
+    return before
+
+
+def first_boot(box: Box) -> None:
+    """Boot the image: everything runs without another step."""
+    box.boot()
+    wait("the node is idle", lambda: box.out("sinfo -h -o %T") == "idle", 60)
+    say_that("the agent runs", agent_pid(box))
+    box.must("mountpoint /run/nccl-inspector && systemctl is-active nccl-inspector-controller")
+    say_that("a file of its own", "nccl-inspector" in box.out("ls /etc/slurm/plugstack.conf.d"))
+    box.must("nccl-inspector doctor")
+
+
 def main() -> int:
     """Run all steps; 0 if everything was as promised."""
+    parser = argparse.ArgumentParser(prog="make test-systemd", description=__doc__)
+    parser.add_argument("--suite", default="bookworm", help="bookworm or trixie")
+    suite = parser.parse_args().suite
     if shutil.which("systemd-nspawn") is None:
         print("needs systemd-nspawn: apt-get install systemd-container", file=sys.stderr)
         return 1
@@ -343,12 +439,15 @@ def main() -> int:
         print(f"{time.monotonic() - start:6.1f} s  {words}", flush=True)
         return result
 
-    lower = step("a Debian 12 with Slurm", lambda: tree.make("bookworm", MORE).root)
+    lower = step(f"a Debian {suite} with Slurm", lambda: tree.make(suite, MORE).root)
     every = tuple(one["suffix"] or "command" for one in packages.PACKAGES)
-    out = BUILD / "booted"
-    debs = step("make deb", lambda: packages.build("deb", out / "first", suffixes=every))
+    out = BUILD / "booted" / suite
+    (python,) = {path.name for path in (lower / "usr/bin").glob("python3.??")}
+    words = f"SLURM_INCLUDE={lower}/usr/include", f"REPORT_PYTHON={python.removeprefix('python')}"
+    debs = step("make deb", lambda: packages.build("deb", out / "first", *words, suffixes=every))
     newer = step(
-        "make deb VERSION=9.9", lambda: packages.build("deb", out / "newer", "VERSION=9.9")
+        "make deb VERSION=9.9",
+        lambda: packages.build("deb", out / "newer", *words, "VERSION=9.9", suffixes=every),
     )
     box = Box(lower)
     try:
@@ -366,7 +465,17 @@ def main() -> int:
         wait("the node is idle", lambda: box.out("sinfo -h -o %T") == "idle", 60)
         step("a job after the reboot", lambda: measured(box, submit(box, 6)))
         step("upgrade while a job runs", lambda: upgrade(box, newer))
-        step("purge while a job runs; a job afterwards", lambda: remove(box, before))
+        step("remove the SPANK plugin, then the rest", lambda: remove_plugin_first(box, newer))
+        step("remove the rest, then the SPANK plugin", lambda: remove_plugin_last(box))
+        step("purge while a job runs", lambda: remove(box, before))
+        box.end()
+        box = Box(lower)
+        before = step("an image is built in a chroot", lambda: build_image(box, debs))
+        step("its first boot: doctor finds no fault", lambda: first_boot(box))
+        # What Debian itself makes at a first boot.
+        before |= {path for path in box.files() if "nccl" not in path}
+        step("a job is measured and reported", lambda: measured(box, submit(box, 6)))
+        step("purge everything at once while a job runs", lambda: remove(box, before))
     except BrokenPromiseError as err:
         print(f"NOT AS PROMISED: {err}", file=sys.stderr)
         print(box.out("systemctl --failed; journalctl --no-pager --lines 40"), file=sys.stderr)

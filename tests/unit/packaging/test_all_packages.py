@@ -123,7 +123,8 @@ def test_rpm_keeps_the_sites_changes_and_leaves_only_them(
     assert done.returncode == 0, done.stderr
     assert plugstack.read_text() == ""
     assert left(root) == {
-        "etc/slurm/plugstack.conf", "etc/enroot/hooks.d/50-nccl-inspector.sh.rpmsave", "var/lib/nccl-inspector/store/1.json",
+        "etc/slurm/plugstack.conf", "etc/enroot/hooks.d/50-nccl-inspector.sh.rpmsave",
+        "var/lib/nccl-inspector/store/1.json",
     }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is in the packages, and what dpkg does with them in a fresh root."""
 
+import platform
 import re
 import subprocess
 from itertools import chain
@@ -67,6 +68,10 @@ def test_root_owns_every_file_and_nobody_else_may_write_one(debs: dict[str, Path
             assert re.match(r"(drwxr-xr-x|-rw-r--r--|-rwxr-xr-x) root/root ", line), line
 
 
+def printed_by(*command: str | Path) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.mark.parametrize(
     ("suffix", "allowed"),
     [("profiler", r"ncclProfiler_v[1-7]"), ("slurm", r"(slurm_spank|plugin|spank_plugin)_\w+")],
@@ -77,13 +82,16 @@ def test_a_library_is_as_hard_and_as_quiet_as_it_is_meant_to_be(
     (library,) = trees[suffix].rglob("*.so")
     assert exported(library)
     assert [name for name in exported(library) if not re.fullmatch(allowed, name)] == []
-    said = subprocess.run(
-        ["readelf", "-dlS", "--wide", library], capture_output=True, text=True, check=True
-    ).stdout
+    said = printed_by("readelf", "-dlS", "--wide", library)
     assert "GNU_RELRO" in said
     assert "NOW" in said
     assert re.search(r"GNU_STACK.* RW ", said)
     assert not re.search(r"RPATH|RUNPATH|TEXTREL|\.debug_|\.symtab", said)
+    # Of glibc's with a check of the size; and a canary on the stack.
+    symbols = printed_by("readelf", "--dyn-syms", "--wide", library)
+    assert re.search(r" __\w+_chk@", symbols)
+    assert "__stack_chk_fail@" in symbols
+    assert platform.machine() != "x86_64" or "IBT, SHSTK" in printed_by("readelf", "-n", library)
     if suffix == "profiler":
         assert max(needed_glibc(library).values()) <= (2, 28)
 
@@ -105,6 +113,57 @@ def test_compiled_files_are_not_shipped_and_the_node_has_nothing_compiled_but_th
     assert {suffix for suffix, found in elf.items() if found} == {"profiler", "slurm"}
 
 
+def control_fields(file: Path, *fields: str) -> str:
+    return printed_by("dpkg-deb", "-f", file, *fields)
+
+
+@pytest.mark.parametrize("suffix", ["profiler", "slurm"])
+def test_debug_symbols_are_a_package_that_fits_this_library_alone(
+    debs: dict[str, Path], trees: dict[str, Path], tmp_path: Path, suffix: str
+) -> None:
+    (file,) = debs[suffix].parent.glob(f"debug/{NAME}-{suffix}-dbgsym_*.deb")
+    subprocess.run(["dpkg-deb", "--extract", file, tmp_path], check=True)
+    (symbols,) = tmp_path.rglob("*.debug")
+    (library,) = trees[suffix].rglob("*.so")
+
+    def build_id(path: Path) -> str:
+        (found,) = re.findall(r"Build ID: (\w+)", printed_by("readelf", "--notes", path))
+        return str(found)
+
+    assert build_id(symbols) == build_id(library) == f"{symbols.parent.name}{symbols.stem}"
+    info = printed_by("readelf", "--debug-dump=info", symbols)
+    assert re.search(r"DW_AT_name .*: (plugin|spank)/[\w/]+\.c", info)
+    assert str(REPO) not in info
+    version = control_fields(debs[suffix], "Version").split()[1]
+    assert f"Depends: {NAME}-{suffix} (= {version})" in control_fields(file)
+
+
+def test_packages_of_two_releases_are_not_mixed(debs: dict[str, Path]) -> None:
+    version = control_fields(debs[""], "Version").split()[1]
+    depends = control_fields(debs["node"], "Depends")
+    assert f"{NAME} (= {version}), {NAME}-profiler (= {version})" in depends
+    assert f"{NAME}-profiler (= {version})" in control_fields(debs["enroot"], "Depends")
+
+
+def test_who_maintains_a_package_can_be_reached(tmp_path: Path, debs: dict[str, Path]) -> None:
+    assert control_fields(debs["node"], "Maintainer") == (
+        "Maintainer: the administrator of this host <root@localhost>\n"
+    )
+    words = "PACKAGER=HPC team <hpc@example.org>"
+    (named,) = packages.build("deb", tmp_path, words, suffixes=("enroot",))
+    assert control_fields(named, "Maintainer") == "Maintainer: HPC team <hpc@example.org>\n"
+
+
+def test_a_slurm_that_is_in_no_package_is_not_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "slurm/include").mkdir(parents=True)
+    (tmp_path / "slurm/include/slurm").symlink_to("/usr/include/slurm")
+    words = f"SLURM_PREFIX={tmp_path}/slurm"
+    (file,) = packages.build("deb", tmp_path / "out", words, suffixes=("slurm",))
+    assert "slurm-wlm" not in (depends := control_fields(file, "Depends"))
+    assert "libc6" in depends
+    assert "+slurm22.05" in control_fields(file, "Version")
+
+
 def test_a_node_gets_far_less_than_40_megabytes(debs: dict[str, Path]) -> None:
     def installed_kib(suffix: str) -> int:
         command = ["dpkg-deb", "-f", str(debs[suffix]), "Installed-Size"]
@@ -114,8 +173,7 @@ def test_a_node_gets_far_less_than_40_megabytes(debs: dict[str, Path]) -> None:
 
 
 def test_the_spank_plugin_is_for_one_release_of_slurm(debs: dict[str, Path]) -> None:
-    command = ["dpkg-deb", "-f", str(debs["slurm"]), "Version", "Depends"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    said = control_fields(debs["slurm"], "Version", "Depends")
     assert re.search(r"Version: .*\+slurm22\.05\n", said)
     assert "slurm-wlm-basic-plugins (>= 22.05~) | slurm-smd (>= 22.05~)" in said
     assert "slurm-wlm-basic-plugins (<< 22.06~) | slurm-smd (<< 22.06~)" in said
