@@ -20,7 +20,7 @@ if [[ ${1-} != demo ]]; then
 		openmpi-bin busybox-static debootstrap locales
 		clang libclang-rt-14-dev clang-tidy cppcheck shellcheck
 		gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
-		rpm cpio rpmlint lintian
+		rpm cpio rpmlint lintian apt-utils createrepo-c
 	)
 fi
 

@@ -166,4 +166,9 @@ deb rpm:
 	@$(PYTHON) packaging/packages/build.py $@ --stage $(PACKAGES_OUT)/stage --out $(PACKAGES_OUT) --version $(VERSION) \
 		--machine $(REPORT_MACHINE) --slurm-include $(or $(package_slurm),/usr/include) --slurm-prefix '$(SLURM_PREFIX)' \
 		--python $(REPORT_PYTHON) --tools '$(if $(CROSS),$(CROSS)-linux-gnu-)' --maintainer '$(PACKAGER)' --level $(PACKAGES_LEVEL) --packages '$(PACKAGES)'
-.PHONY: deb rpm
+REPOSITORY ?= build/repository
+REPOSITORY_KEY ?=
+#: make repo         a directory for apt or dnf (REPOSITORY) of what make deb or make rpm has made; REPOSITORY_KEY=NAME signs it with a key of your gpg
+repo:
+	@bash packaging/packages/repository.sh '$(PACKAGES_OUT)' '$(REPOSITORY)' '$(REPOSITORY_KEY)'
+.PHONY: deb rpm repo
