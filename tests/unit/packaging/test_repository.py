@@ -4,6 +4,7 @@
 import os
 import subprocess
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +18,15 @@ KEY = "site@example.org"
 
 
 @pytest.fixture(scope="module")
-def keyring(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def keyring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """An environment in which gpg has the site's key, without a passphrase."""
     home = tmp_path_factory.mktemp("gnupg")
     home.chmod(0o700)
     env = {**os.environ, "GNUPGHOME": str(home), "LC_ALL": "C"}
     words = ["gpg", "--batch", "--quiet", "--passphrase", "", "--quick-gen-key", KEY]
     subprocess.run(words, env=env, check=True, capture_output=True)
-    return env
+    yield env
+    subprocess.run(["gpgconf", "--kill", "gpg-agent"], env=env, check=True)
 
 
 def make_repository(
