@@ -33,6 +33,12 @@ DEB_LIBRARIES = {
     "libz.so.1": "zlib1g",
 }
 OWN_DIR = "nccl-inspector"
+# Debian requires a maintainer. Who makes packages for a site is the site's own admin, and root has
+# a mailbox on every host.
+ROOT = "the administrator of this host <root@localhost>"
+LINTIAN_OF_ROOT = """# Nobody was named as the maintainer: mail goes to the host's own root.
+bogus-mail-host Maintainer root@localhost
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,9 +295,7 @@ def make_deb(package: Package, target: Target, tree: Path) -> Path:
     """Make one .deb of a package's tree, which gets a directory DEBIAN and Debian's changelog."""
     arch = "all" if package.arch == "all" else DEB_MACHINES[target.machine]
     version = target.deb_version(package.suffix)
-    # Debian requires the field. Who made a package for a site is the site's own admin, and root has
-    # a mailbox on every host.
-    maintainer = target.maintainer or "the administrator of this host <root@localhost>"
+    maintainer = target.maintainer or ROOT
     is_symbols = package.suffix.endswith("-dbgsym")
     entry = (
         f"{package.name} ({version}) unstable; urgency=medium\n\n"
@@ -301,10 +305,12 @@ def make_deb(package: Package, target: Target, tree: Path) -> Path:
     doc = tree / "usr/share/doc" / package.name
     zipped(doc / "changelog.Debian.gz", entry.encode())
     overrides = HERE / "lintian" / (package.suffix or "command")
-    if overrides.exists():
+    known = overrides.read_text() if overrides.exists() else ""
+    known += "" if target.maintainer else LINTIAN_OF_ROOT
+    if known:
         place = tree / "usr/share/lintian/overrides" / package.name
         place.parent.mkdir(parents=True)
-        place.write_text(overrides.read_text())
+        place.write_text(known)
     control = tree / "DEBIAN"
     control.mkdir()
     depends = [f"{package.named(one)} (= {target.deb_version(one)})" for one in package.needs]

@@ -44,7 +44,7 @@ has_jobs() {
 
 stop() {
 	# Written by setup beside the links, so that no first boot takes them away.
-	[ -z "$preset" ] || rm -f "/etc/systemd/system-preset/70-nccl-inspector-$preset.preset"
+	[ -z "$preset" ] || find /etc/systemd/system-preset -name "70-nccl-inspector-$preset.preset" -delete 2>/dev/null || :
 	command -v systemctl >/dev/null || return 0
 	for unit in $units $late_units; do
 		systemctl --quiet --no-reload disable "$unit" 2>/dev/null || :
