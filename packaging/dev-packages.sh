@@ -18,7 +18,7 @@ if [[ ${1-} != demo ]]; then
 		victoria-metrics
 		swift-proxy swift-account swift-container swift-object memcached
 		openmpi-bin busybox-static debootstrap locales
-		clang libclang-rt-14-dev clang-tidy cppcheck shellcheck
+		clang libclang-rt-dev clang-tidy cppcheck shellcheck
 		gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 		rpm cpio rpmlint lintian apt-utils createrepo-c
 	)
@@ -31,7 +31,7 @@ done
 ((${#missing[@]})) || exit 0
 
 if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
-	echo "missing packages; as root on Debian 12: apt-get install ${missing[*]}" >&2
+	echo "missing packages; as root on Debian 12 or 13: apt-get install ${missing[*]}" >&2
 	exit 1
 fi
 

@@ -38,9 +38,14 @@ def test_without_root_the_missing_packages_are_named_in_one_line() -> None:
     done = run("")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
-    assert "as root on Debian 12: apt-get install" in done.stderr
+    assert "as root on Debian 12 or 13: apt-get install" in done.stderr
     assert "slurm-wlm" in done.stderr
     assert not done.stdout
+
+
+def test_no_package_is_named_by_the_release_of_what_is_in_it() -> None:
+    """Such as libclang-rt-14-dev, which Debian 13 has not."""
+    assert re.findall(r"\S+-\d+\S*", run("").stderr.partition("apt-get install")[2]) == []
 
 
 def test_with_all_packages_there_is_nothing_to_say() -> None:
