@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
-from tests.sandbox.layout import GPUS_PER_NODE, HARDWARE_NODES, HEAD, NODES, Layout
+from tests.sandbox.layout import GPUS_PER_NODE, HARDWARE_NODES, HEAD, NODES, REPORT_USER, Layout
 from tests.support import fake_hardware
 
 GPU_MODEL = "NVIDIA H100 80GB HBM3"
@@ -145,6 +145,7 @@ def product_conf(layout: Layout, changes: Mapping[str, str]) -> str:
         "interval": "1s",
         "agent_interval": "500ms",
         "report_dir": str(layout.reports),
+        "report_user": REPORT_USER,
         "hooks": str(layout.hooks),
         "profiler": "/usr/lib/nccl-inspector/libnccl-profiler-inspector.so",
     }

@@ -34,7 +34,8 @@ _ACCOUNTING = ("slurmdbd", "mariadbd", "my_print_defaults")
 _ACCOUNTS = {
     JOB_USER: ("--shell", "/bin/bash"),
     OTHER_USER: ("--shell", "/bin/bash"),
-    REPORT_USER: ("--shell", "/usr/sbin/nologin", "--system"),
+    # No system account: a site's setup might want the uid for the service.
+    REPORT_USER: ("--shell", "/usr/sbin/nologin"),
 }
 _LOWEST_PORT, _PORT_STEPS = 17000, 1200  # below the kernel's range for outgoing connections
 

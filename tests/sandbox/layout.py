@@ -18,7 +18,7 @@ HARDWARE_NODES = ("n1", "n2", "n3")
 JOB_USER = "nccl-demo"
 OTHER_USER = "nccl-other"
 DAEMON_USER = "nobody"  # of node_exporter and Prometheus
-REPORT_USER = "nccl-inspector"
+REPORT_USER = "nccl-reports"  # not the product's own account: `setup` may have to make that
 REPO = Path(__file__).resolve().parents[2]
 RUN_DIR = "/run/nccl-inspector"
 

@@ -110,6 +110,41 @@ def test_a_planted_link_is_refused(cluster_dir: Path, other_dir: Path) -> None:
         link.unlink()
 
 
+FRESH_ETC = """
+set -e
+mount -t tmpfs none "$1" && mkdir "$1/up" "$1/work"
+mount -t overlay -o "lowerdir=/etc,upperdir=$1/up,workdir=$1/work" none /etc
+for file in passwd group; do grep -E '^(root|nobody|nogroup):' "/etc/$file" >"$1/$file"; done
+cp "$1/passwd" /etc/passwd && cp "$1/group" /etc/group && rm -f /etc/shadow /etc/gshadow
+shift
+exec "$@"
+"""
+SET_UP = """
+import sys
+from tests.sandbox import host
+from nccl_inspector.setup.host import Host
+from nccl_inspector.setup.journal import Journal
+from nccl_inspector.setup.site_file import SiteFile
+from nccl_inspector.setup.steps import AccountStep
+assert len(host.make_accounts()) == 3
+for uid in (None, 642, 999):
+    step = AccountStep(SiteFile().account, uid)
+    print(step.look(Host(), Journal(Host(), "node")).text)
+"""
+
+
+def test_on_a_fresh_machine_setup_makes_its_account_after_the_demo(tmp_path: Path) -> None:
+    """A site may want any uid that Debian would give to the next service."""
+    argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", FRESH_ETC, "sh"]
+    done = subprocess.run(
+        [*argv, str(tmp_path), sys.executable, "-c", SET_UP],
+        env=DAEMON_ENV | {"PYTHONPATH": f"{REPO}:{REPO / 'python'}"},
+        cwd=REPO, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["account nccl-inspector: make"] * 3
+
+
 def test_starting_twice_is_refused(cluster: Cluster) -> None:
     done = command_line("up", cluster.layout.root)
     assert done.returncode == 1

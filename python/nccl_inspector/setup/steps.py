@@ -187,7 +187,8 @@ class AccountStep:
         if found is not None:
             if self.uid is not None and found != self.uid:
                 return Look(State.REFUSED, f"account {self.name} has the uid {found}, and the "
-                            f"site file says {self.uid}")  # fmt: skip
+                            f"site file says {self.uid}: usermod --uid {self.uid} {self.name}, "
+                            "or change the site file")  # fmt: skip
             if found == 0:
                 return Look(State.REFUSED, f"account {self.name} is root")
             return Look(State.DONE, f"account {self.name} (uid {found})")

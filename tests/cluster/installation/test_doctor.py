@@ -11,7 +11,7 @@ import pytest
 
 from tests.sandbox import JOB_USER, Cluster, Options
 from tests.sandbox.config import replace_text
-from tests.sandbox.layout import HEAD
+from tests.sandbox.layout import HEAD, REPORT_USER
 from tests.sandbox.lifetime import wait_until
 from tests.sandbox.node import scontrol
 from tests.support.sandbox import jobs
@@ -380,7 +380,7 @@ def test_the_controller_service_is_well_and_its_faults_are_found(cluster_dir: Pa
         (service.folder / "failed" / "7.1.u1000").unlink()
         shutil.chown(service.store, "root", "root")
         assert found(head, *words).keys() == {"store-dir"}
-        shutil.chown(service.store, "nccl-inspector", "nccl-inspector")
+        shutil.chown(service.store, REPORT_USER, REPORT_USER)
         service.stop()
         (service.folder / "queue").chmod(0o700)
         assert found(head, *words).keys() == {"queue-modes"}

@@ -156,7 +156,7 @@ REFUSED = [
     (spoil_included_line, "plugstack.conf.d/nccl:1 already says: required"),
     (spoil_settings, "nccl-inspector.conf is there, and setup did not write it"),
     (spoil_uid, "uid 642 is the account exim"),
-    (spoil_account, "has the uid 700, and the site file says 642"),
+    (spoil_account, "has the uid 700, and the site file says 642: usermod --uid 642 nccl-inspe"),
     (spoil_library, "spank_nccl_inspector.so is not there: install the package first"),
     (spoil_unit, "nccl-inspector-agent.service is not there: install the package first"),
     (spoil_plugstack, "plugstack.conf: cannot be read"),
