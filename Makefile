@@ -322,6 +322,12 @@ test-systemd: setup build
 	$(PY) -m tests.tools.booted --suite $(SUITE)
 .PHONY: test-systemd
 
+#: make test-fresh   `make demo` and `make test` of this commit, each on a fresh Debian of each of RELEASES; as root, needs debootstrap
+RELEASES ?= bookworm trixie
+test-fresh: setup
+	@$(PY) -m tests.tools.fresh $(RELEASES) $(FRESH_ARGS)
+.PHONY: test-fresh
+
 #: make previews     pictures of the dashboards for the docs, by Grafana's own components; needs npm and Chromium
 previews: setup build
 	$(PY) -m tests.tools.preview

@@ -34,7 +34,7 @@ _RECIPES = Path("/usr/share/debootstrap/scripts")
 _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _STEP_S = 900
 # In namespaces of its own: whatever ends the step, or us, takes its processes and mounts along.
-_APART = (
+APART = (
     "setpriv", "--pdeathsig", "KILL",
     "unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
     "--mount-proc", "--",
@@ -45,7 +45,7 @@ _FILE_KEYS = re.compile(r"::(?:CaInfo|SslCert|SslKey)$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A complete Debian with Slurm, never changed by a cluster. `slurm`: version, `24.11.5`."""
+    """A complete Debian, never changed by a cluster. `slurm`: version, `24.11.5`; empty: none."""
 
     suite: str
     root: Path
@@ -162,7 +162,9 @@ def _fill(recipe: Recipe, part: Path) -> str:
     _inside(suite, part, "apt-get", "clean")
     recipe.finish(part)
     _inside(suite, part, "ldconfig")
-    slurm = _inside(suite, part, "slurmctld", "-V").split()[-1]
+    slurm = ""
+    if (part / "usr" / "sbin" / "slurmctld").exists():
+        slurm = _inside(suite, part, "slurmctld", "-V").split()[-1]
     marker = {"slurm": slurm, "packages": recipe.packages, "stamp": recipe.stamp}
     (part / _MARKER).write_text(json.dumps(marker) + "\n")
     return slurm
@@ -217,7 +219,7 @@ def _prepare(root: Path) -> None:
     policy.chmod(0o755)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Proxies as apt knows them, or as the environment does: debootstrap's wget reads only that."""
     env = DAEMON_ENV | {"DEBIAN_FRONTEND": "noninteractive"}
     env |= {key: value for key, value in os.environ.items() if key.lower().endswith("_proxy")}
@@ -246,7 +248,7 @@ def _inside(suite: str, root: Path, *argv: str) -> str:
 def _step(suite: str, *argv: str) -> str:
     try:
         done = subprocess.run(
-            [*_APART, *argv], env=_environment(), cwd="/", timeout=_STEP_S, umask=0o022,
+            [*APART, *argv], env=environment(), cwd="/", timeout=_STEP_S, umask=0o022,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, errors="replace", check=False,
         )  # fmt: skip
