@@ -47,7 +47,8 @@ class Postgres:
 
     def make(self) -> None:
         """Make the files of a server."""
-        self._run("initdb", "-D", f"{self.folder}/data", "-A", "trust", "-U", "root", "--no-sync")
+        usual = "-A", "trust", "-U", "root", "--no-sync", "--no-locale"
+        self._run("initdb", "-D", f"{self.folder}/data", "--encoding=UTF8", *usual)
 
     def start(self) -> None:
         """Start it, and return when it answers. It is no child of ours."""
@@ -76,13 +77,17 @@ class Postgres:
             for one in statements:
                 connection.execute(text(one))
 
-    def new_database(self, owner: str = SERVICE, tablespace: str = "pg_default") -> str:
+    def new_database(
+        self, owner: str = SERVICE, tablespace: str = "pg_default", encoding: str = "UTF8"
+    ) -> str:
         """Make an empty database that the service's account owns; return its name."""
         name = f"d{next(self._numbers)}"
         if owner not in self._owners:
             self.run_sql("postgres", f'CREATE ROLE "{owner}" LOGIN CREATEROLE')
             self._owners.add(owner)
-        words = f'OWNER "{owner}" TABLESPACE {tablespace}'
+        words = (
+            f"""OWNER "{owner}" TABLESPACE {tablespace} TEMPLATE template0 ENCODING '{encoding}'"""
+        )
         self.run_sql("postgres", f"CREATE DATABASE {name} {words}")
         return name
 

@@ -10,6 +10,7 @@ settings: libpq takes it from its password file, a service file, or the service'
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import URL, make_url
@@ -25,6 +26,8 @@ ADMINS = "nccl_inspector_admins"
 _CONNECT = {
     "connect_timeout": "5", "tcp_user_timeout": "10000", "keepalives_idle": "10",
     "keepalives_interval": "5", "keepalives_count": "3", "application_name": "nccl-inspector",
+    # Whatever PGCLIENTENCODING says; with SQL_ASCII the driver would return bytes.
+    "client_encoding": "UTF8",
 }  # fmt: skip
 # In each transaction and not at login, so that a pooler such as PgBouncer hands them on.
 _LIMITS = "SET LOCAL statement_timeout = '30s'; SET LOCAL lock_timeout = '10s'"
@@ -33,6 +36,7 @@ _MAKING = 0x6E63636C  # the advisory lock of those who make the tables at the sa
 _REFUSED = ("22", "23")
 # Our tables were changed, or are not there: classes of SQLSTATE.
 _CHANGED = ("42P01", "42703", "42804", "42883")
+_ENCODING = "UTF8"
 _LINE_CHARS = 200
 
 _MAKE_ROLE = f"""
@@ -85,6 +89,21 @@ def _rights() -> Iterator[str]:
         # each job; else it collects all jobs of the user first.
         seen = f"EXISTS (SELECT FROM jobs WHERE jobs.key = {table.name}.job OFFSET 0)"
         yield f"CREATE POLICY of_job ON {table.name} FOR SELECT USING ({seen})"
+
+
+def _check_encoding(connection: Connection, where: str) -> None:
+    """Refuse a database that cannot store every text; the server tells its encoding at login.
+
+    Raises:
+        InspectorError: it has another encoding than UTF8.
+    """
+    login: Any = connection.connection.driver_connection
+    found = login.info.parameter_status("server_encoding")
+    if found != _ENCODING:
+        raise InspectorError(
+            f"{where}: its encoding is {found}, but it must be {_ENCODING}: make another one with "
+            f"CREATE DATABASE ... ENCODING '{_ENCODING}' TEMPLATE template0"
+        )
 
 
 def _version(connection: Connection) -> int:
@@ -180,11 +199,13 @@ def writing_database(words: str) -> Iterator[Connection]:
     Raises:
         IndexUnavailableError, BrokenIndexError, UnstorableError: as their names say; nothing was
             written.
-        InspectorError: the setting is wrong, or another release wrote the index.
+        InspectorError: the setting is wrong, the database's encoding is not UTF8, or another
+            release wrote the index.
     """
     url = check_url(words)
     where = url.set(drivername="postgresql").render_as_string()
     with _errors_of(where), _engine(url).begin() as connection:
+        _check_encoding(connection, where)
         connection.exec_driver_sql(_LIMITS)
         _make_tables(connection, where)
         yield connection
@@ -200,6 +221,7 @@ def reading_database(words: str) -> Iterator[tuple[Connection, bool]]:
     url = check_url(words)
     where = url.set(drivername="postgresql").render_as_string()
     with _errors_of(where), _engine(url).connect() as connection:
+        _check_encoding(connection, where)
         connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         connection.exec_driver_sql(_LIMITS)
         version = _version(connection)

@@ -206,6 +206,30 @@ def test_a_database_that_cannot_be_used_is_one_line(
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_of_another_encoding_is_refused_in_one_line(
+    postgres: Postgres, open_path: Path, encoding: str
+) -> None:
+    place = store_in(open_path, postgres.url(postgres.new_database(encoding=encoding)))
+    words = f": its encoding is {encoding}, but it must be UTF8: make another one with CREATE DATA"
+    with pytest.raises(InspectorError, match=words) as caught:
+        keep(place, card(1))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InspectorError, match=words), reading(place):
+        pass
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_the_encoding_that_a_client_usually_has_does_not_matter(
+    place: IndexPlace, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", encoding)
+    keep(place, card(1, user="zoë", partition="żółw 🐢"))
+    with reading(place) as (index, _):
+        (job,) = find_jobs(index, JobFilter())
+    assert (job.user, job.partition) == ("zoë", "żółw 🐢")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
 def test_a_database_on_a_full_disk_is_one_line_and_goes_on_when_there_is_room(
     postgres: Postgres, open_path: Path
