@@ -94,15 +94,22 @@ def jobs_part(text: str) -> str:
     return text.partition("# HELP nccl_inspector_agent_http_")[0]
 
 
-def server_pid() -> int:
-    """The child that serves: it has a socket that listens, and only these few files."""
-    found = [
-        pid
-        for pid in children(os.getpid())
-        if any("socket:" in str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir())
-    ]
-    (pid,) = found
+def server_pid(one: Endpoint) -> int:
+    """The child that serves: it has the socket that listens."""
+    port = int(one.address.rpartition(":")[2])
+    rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()]
+    (inode,) = (row[9] for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "0A")
+    (pid,) = (pid for pid in children(os.getpid()) if f"socket:[{inode}]" in files_of(pid))
     return pid
+
+
+def files_of(pid: int) -> list[str]:
+    """What its descriptors but the usual three are of."""
+    found = []
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has just been closed
+            found += [str(one.readlink())] if int(one.name) > 2 else []
+    return found
 
 
 def connect(one: Endpoint) -> socket.socket:
@@ -203,7 +210,7 @@ def test_every_request_has_an_answer(serving: Endpoint, name: str) -> None:
 def test_clients_that_hold_connections_open_keep_no_scraper_out(
     serving: Endpoint, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    threads = Path(f"/proc/{server_pid()}/task")
+    threads = Path(f"/proc/{server_pid(serving)}/task")
     with ExitStack() as held:
         for _ in range(3 * httpserver.CONNECTIONS_MAX):
             held.enter_context(connect(serving)).sendall(b"GET /metrics HTTP/1.1\r\nX: ")
@@ -221,7 +228,7 @@ def test_a_slow_reader_costs_no_copy_of_the_page(run_dir: Path) -> None:
     (run_dir / "prom" / "9.prom").write_bytes(b"".join(job_text(9).splitlines(True)[:2]) + many)
     with endpoint(run_dir) as one, ExitStack() as held:
         page(one)
-        status = Path(f"/proc/{server_pid()}/status")
+        status = Path(f"/proc/{server_pid(one)}/status")
 
         def memory_bytes() -> int:
             (line,) = (one for one in status.read_text().splitlines() if "VmRSS" in one)
@@ -254,16 +261,12 @@ def test_a_head_that_never_ends_is_dropped(serving: Endpoint) -> None:
 @as_root
 def test_the_server_is_nobody_and_has_only_what_it_needs(serving: Endpoint, run_dir: Path) -> None:
     page(serving)
-    pid = server_pid()
+    pid = server_pid(serving)
     status = Path(f"/proc/{pid}/status").read_text()
     assert "Uid:\t65534\t65534\t65534\t65534\n" in status
     assert "CapEff:\t0000000000000000\n" in status
     assert "Groups:\t \n" in status
-    files = []
-    for one in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # the connection of the page, which is over
-            files += [str(one.readlink())] if int(one.name) > 2 else []
-    assert [one for one in files if one.startswith("/")] == [f"{run_dir}/prom"]
+    assert [one for one in files_of(pid) if one.startswith("/")] == [f"{run_dir}/prom"]
 
 
 def test_a_server_that_died_is_started_again(
@@ -272,7 +275,7 @@ def test_a_server_that_died_is_started_again(
     page(serving)
     serving.keep()
     assert not caplog.records
-    pid = server_pid()
+    pid = server_pid(serving)
     os.kill(pid, signal.SIGKILL)
 
     def started() -> bool:

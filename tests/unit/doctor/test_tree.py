@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.doctor.tree import Tree
+from tests.support.processes import nothing_left
 
 
 @pytest.fixture
@@ -61,10 +62,8 @@ def test_a_fifo_and_a_device_are_not_opened(root: Path) -> None:
 
 def test_descriptors_are_given_back(root: Path) -> None:
     (root / "absolute").symlink_to("/etc/file")
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - descriptors
-    with Tree(root) as tree:
+    with nothing_left(), Tree(root) as tree:
         for _ in range(20):
             tree.read("/absolute", 10)
             tree.exists("/etc/none/x")
             tree.names("/etc")
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - descriptors

@@ -14,6 +14,7 @@ from nccl_inspector.report.over_time import OverTime
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.system.forked import Forked
 from tests.support.boxes import MS
+from tests.support.processes import nothing_left
 from tests.support.standin import until
 from tests.support.synthetic.jobs import flat_job, through_summaries
 
@@ -31,21 +32,16 @@ def done(work: Callable[[], Found], *, worthwhile: bool = True) -> Found:
         return forked.result()
 
 
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def assert_gone(pid: int) -> None:
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
 def test_a_part_is_done_in_another_process_which_is_gone_afterwards() -> None:
-    before = descriptors()
-    pid = done(os.getpid)
+    with nothing_left():
+        pid = done(os.getpid)
     assert pid != OWN
     assert_gone(pid)
-    assert descriptors() == before
 
 
 def test_more_than_a_pipe_holds_comes_over() -> None:
@@ -80,11 +76,9 @@ def test_a_child_that_nobody_asks_ends_with_the_block(tmp_path: Path) -> None:
             until((tmp_path / "pid").exists, "the child is at work")
             raise MemoryError
 
-    before = descriptors()
-    with pytest.raises(MemoryError):
+    with nothing_left(), pytest.raises(MemoryError):
         run_out_of_memory()
     assert_gone(int((tmp_path / "pid").read_text()))
-    assert descriptors() == before
 
 
 def test_where_nobody_is_told_of_a_childs_end_the_caller_does_it() -> None:
@@ -99,10 +93,9 @@ def test_when_no_process_can_be_had_the_caller_does_it(monkeypatch: pytest.Monke
     def refuse() -> int:
         raise BlockingIOError
 
-    before = descriptors()
     monkeypatch.setattr(os, "fork", refuse)
-    assert done(os.getpid) == OWN
-    assert descriptors() == before
+    with nothing_left():
+        assert done(os.getpid) == OWN
 
 
 def test_with_one_processor_or_little_to_do_there_is_no_child(
