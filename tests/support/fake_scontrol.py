@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of jobs without an epilog need: a scontrol that says what it is told, and a clock."""
+"""What tests of jobs without an epilog need: a scontrol that says what it is told."""
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
 
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.orphans import Sweeper
@@ -16,14 +13,6 @@ from tests.support.boxes import make_run_dir, names
 UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 CLUSTER = "c1"  # of the manifests of tests.support.boxes
 DOWN = "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1"
-
-
-class Clock:
-    """time.monotonic, as far on as a test wants."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        real, self.ahead_s = time.monotonic, 0.0
-        monkeypatch.setattr(time, "monotonic", lambda: real() + self.ahead_s)
 
 
 @dataclass

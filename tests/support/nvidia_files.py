@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A writer of files as NVIDIA's plugin is one, and the agent's clocks for it."""
+"""A writer of files as NVIDIA's plugin is one, and an agent that reads them."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ from nccl_inspector.agent.nvidia.file import parse_vendor
 from nccl_inspector.agent.nvidia.vendor_record import VendorRecord
 from nccl_inspector.agent.publish import Publisher
 from tests.support.boxes import NOW_S, give
+from tests.support.clocks import StillClock
 
 UUID = "GPU-1a2b3c4d-0000-1111-2222-333344445555"
 FILE = f"nccl_inspector_metrics_{UUID}.prom"
@@ -67,20 +68,7 @@ class Writer:
         os.close(self._fd)
 
 
-class Clock:
-    """The agent's clocks; time passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def time(self) -> float:
-        return self.now_s + 1.7e9
-
-
-def passes(agent: Publisher, clock: Clock, count: int = 2, pause_s: float = 5.0) -> None:
+def passes(agent: Publisher, clock: StillClock, count: int = 2, pause_s: float = 5.0) -> None:
     for _ in range(count):
         agent.run_pass()
         clock.now_s += pause_s

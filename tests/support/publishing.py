@@ -12,6 +12,7 @@ from nccl_inspector.agent.crash_guard import AtWork
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.publish import Publisher
 from nccl_inspector.settings.config import Config, parse_config
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 from tests.support.boxes import line, metrics_text
 
 GAUGE = "nccl_collective_inflight_seconds"
@@ -22,9 +23,11 @@ GOOD = metrics_text(line(GAUGE, "0.25", rank="3"))
 
 
 @contextmanager
-def publisher(run_dir: Path, tally: Tally | None = None) -> Iterator[Publisher]:
+def publisher(
+    run_dir: Path, tally: Tally | None = None, clock: Clock = SYSTEM_CLOCK
+) -> Iterator[Publisher]:
     run_fd = os.open(run_dir, os.O_RDONLY)
-    one = Publisher(run_fd, "", tally or Tally(), AtWork(run_fd))
+    one = Publisher(run_fd, "", tally or Tally(), AtWork(run_fd), clock)
     try:
         yield one
     finally:

@@ -9,6 +9,7 @@ from nccl_inspector.agent.series_budget import FILE_BYTES_MAX, SeriesBudget
 from nccl_inspector.exposition.text import SeriesLine
 from nccl_inspector.exposition.thinning import importance, series_bytes
 from nccl_inspector.system.atomic import replace_file
+from nccl_inspector.system.clock import Clock
 from nccl_inspector.system.safe_files import read_owners
 
 # File in the job's directory with the series that count against its limit, for the next agent.
@@ -23,9 +24,9 @@ _Key = TypeVar("_Key")
 class Admission:
     """What one job may publish: different series over its life, and bytes at one time."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, clock: Clock) -> None:
         """Start for a job that has published nothing; `limit`: the number of different series."""
-        self._budget = SeriesBudget(limit)
+        self._budget = SeriesBudget(limit, clock)
         self._bytes: dict[str, int] = {}  # kept for each source
         self.left_out: Counter[str] = Counter(dict.fromkeys(LEFT_OUT, 0))
 

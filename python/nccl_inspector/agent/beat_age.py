@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a process has not beaten, by our own clock, which nobody can set."""
 
-import time
 from collections.abc import Collection, Hashable
 from typing import NamedTuple
+
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 
 # The beat thread beats once a second, but has a low priority, so some beats are late.
 STOPPED_S = 15.0
@@ -16,9 +17,9 @@ class Now(NamedTuple):
     monotonic_s: float
 
 
-def now() -> Now:
+def now(clock: Clock = SYSTEM_CLOCK) -> Now:
     """Return this moment."""
-    return Now(time.time_ns(), time.monotonic())
+    return Now(clock.unix_ns(), clock.monotonic_s())
 
 
 class _Beat(NamedTuple):

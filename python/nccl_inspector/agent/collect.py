@@ -2,7 +2,6 @@
 """Turn the boxes of ended jobs into node summaries on shared storage, then delete the boxes."""
 
 import os
-import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from nccl_inspector.agent.manifest import Manifest
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.settings.config import Config
 from nccl_inspector.summary.job_objects import SUMMARIES, key_of, user_word
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 from nccl_inspector.system.object_store import ObjectStore
 from nccl_inspector.system.remove_tree import remove_tree
 from nccl_inspector.system.safe_files import entry_names, open_directory
@@ -74,7 +74,7 @@ def put_summary(config: Config, manifest: Manifest, name: str, data: bytes) -> b
 
 @dataclass(frozen=True, slots=True)
 class _Retry:
-    due: float  # by time.monotonic()
+    due: float  # monotonic time
     delay_s: int
 
 
@@ -91,7 +91,14 @@ class Collector:
     """The ended jobs of this node; one at a time is handed over."""
 
     def __init__(
-        self, run_fd: int, config: Config, tally: Tally, at_work: AtWork, *, watching: bool = False
+        self,
+        run_fd: int,
+        config: Config,
+        tally: Tally,
+        at_work: AtWork,
+        *,
+        watching: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Open `ended` below the run directory.
 
@@ -104,6 +111,7 @@ class Collector:
         self._ended_fd = open_directory("ended", run_fd)
         self._config = config
         self._tally = tally
+        self._clock = clock
         self._retries: dict[str, _Retry] = {}
         self._working: tuple[Ended, Child] | None = None
         self._cut_short = False
@@ -111,7 +119,7 @@ class Collector:
         self._reading: EndedReading | None = None
         self._watching = watching
         self._at_work = at_work
-        self._first_seen: dict[str, float] = {}  # of time.monotonic(), by name
+        self._first_seen: dict[str, float] = {}  # monotonic time, by name
         self._done: set[str] = set()  # done, but not renamed yet
         self._deadline = 0.0
         self._answered: list[int] = []
@@ -146,11 +154,11 @@ class Collector:
 
         `held`: names that somebody else still writes to; they are not due.
         """
-        self._deadline = time.monotonic() + PASS_S
+        self._deadline = self._clock.monotonic_s() + PASS_S
         self._answered = reap(self._answered)
         self._remove_done()
         known = self._list()
-        now = time.monotonic()
+        now = self._clock.monotonic_s()
         self._first_seen = {one.name: self._first_seen.get(one.name, now) for one in known}
         self._retries = {
             ended.name: self._retries[ended.name] for ended in known if ended.name in self._retries
@@ -162,7 +170,7 @@ class Collector:
                 if _follows_held(ended, known, held):
                     self._waiting.add(ended.name)
                     continue
-                if not self._try(ended, wait_s) or time.monotonic() > self._deadline:
+                if not self._try(ended, wait_s) or self._clock.monotonic_s() > self._deadline:
                     break
             else:
                 self._cut_short = False
@@ -176,13 +184,13 @@ class Collector:
     def _age_s(self, ended: Ended) -> float:
         """Return how many seconds the job has waited here; negative if the clock was set back."""
         if self._watching:
-            return time.monotonic() - self._first_seen[ended.name]
-        return time.time() - ended.end_s
+            return self._clock.monotonic_s() - self._first_seen[ended.name]
+        return self._clock.unix_s() - ended.end_s
 
     def _due(self, known: list[Ended]) -> list[Ended]:
         """Return the jobs to try; one that was partly read comes first."""
         half = self._reading.ended.name if self._reading else ""
-        now = time.monotonic()
+        now = self._clock.monotonic_s()
         due = [
             ended
             for ended in known
@@ -227,7 +235,7 @@ class Collector:
         self._reading = None
         with self._at_work.on(f"collect {ended.name}", NotYetError):
             for _ in reading.steps:
-                if time.monotonic() > self._deadline:
+                if self._clock.monotonic_s() > self._deadline:
                     self._reading = reading
                     return None
         return reading.made
@@ -260,7 +268,7 @@ class Collector:
     def _fail(self, ended: Ended, why: str) -> None:
         last = self._retries.get(ended.name)
         delay_s = min(last.delay_s * 2, RETRY_LAST_S) if last else RETRY_FIRST_S
-        self._retries[ended.name] = _Retry(time.monotonic() + delay_s, delay_s)
+        self._retries[ended.name] = _Retry(self._clock.monotonic_s() + delay_s, delay_s)
         self._tally.collect_failures += 1
         self._tally.say(ended.job_id, f"its summary is not handed over, will try again: {why}")
 

@@ -8,7 +8,6 @@ job's summary as well.
 
 import errno
 import os
-import time
 from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from nccl_inspector.box.layout import HEADER
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import KILLED, NS_PER_S
 from nccl_inspector.summary.codec import WHOLE_BLOCK_BYTES_MAX
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 from nccl_inspector.system.safe_files import (
     Stamp,
     directory,
@@ -85,7 +85,9 @@ class _OpenJob:
 class Condenser:
     """Condenses the boxes of all jobs of a node."""
 
-    def __init__(self, run_fd: int, tally: Tally, at_work: AtWork) -> None:
+    def __init__(
+        self, run_fd: int, tally: Tally, at_work: AtWork, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         """Open `jobs` below the run directory.
 
         Raises:
@@ -94,7 +96,8 @@ class Condenser:
         self._jobs_fd = open_directory("jobs", run_fd)
         self._tally = tally
         self._at_work = at_work
-        self._turns = Turns()
+        self._clock = clock
+        self._turns = Turns(clock)
         self._refused: dict[int, set[Stamp]] = {}  # refused boxes; they stay until their job ends
         self._sizes: dict[int, int] = {}  # bytes of each job's record
 
@@ -130,19 +133,36 @@ class Condenser:
                 most = 0 if _is_full(raw_fd) else KEPT_MAX
                 if manifest.job_id != job_id or len(listing.boxes) <= most:
                     return
-                dead = _dead(raw_fd, manifest.uid, listing, self._refused[job_id])
+                dead = self._dead(raw_fd, manifest.uid, listing, self._refused[job_id])
                 if len(dead) > most:
                     with self._at_work.on(f"condense {job_id}"):
                         job = _OpenJob(manifest, job_fd, raw_fd, listing)
                         self._condense(job, dead[: len(dead) - most], end_s, bytes_max)
                         self._sizes[job_id] = size_of(job_fd)
 
+    def _dead(
+        self, raw_fd: int, uid: int, listing: Listing, refused: Container[Stamp]
+    ) -> list[_Dead]:
+        """Return the boxes of ended processes: the oldest first, and killed processes last."""
+        found, now_s = [], self._clock.unix_s()
+        for name, stem in listing.boxes:
+            with (
+                suppress(RefusedError),
+                regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as (fd, status),
+            ):
+                life, stamp = life_of(fd), stamp_of(status)
+                killed = life is Life.KILLED
+                over = _is_silent(fd, now_s) if killed else life is Life.ENDED and not is_locked(fd)
+                if over and stamp not in refused:
+                    found.append(_Dead(killed, stamp, name, stem))
+        return sorted(found, key=lambda box: (box.killed, box.stamp))
+
     def _condense(self, job: _OpenJob, boxes: list[_Dead], end_s: float, bytes_max: int) -> None:
         kept = read_condensed(job.fd)
         count, end = len(kept.lines), kept.end
         known = {line.stamp for line in kept.lines}
         for box in boxes:
-            if time.thread_time() > end_s:
+            if self._clock.cpu_s() > end_s:
                 return
             if count == CONDENSED_MAX or end > bytes_max - WHOLE_BLOCK_BYTES_MAX:
                 self._tally.say(
@@ -185,23 +205,10 @@ def _is_full(fd: int) -> bool:
     return size.f_bfree < size.f_blocks * (1 - FULL_SHARE)
 
 
-def _is_silent(fd: int) -> bool:
-    """Tell whether the process of a box no longer beats."""
+def _is_silent(fd: int, now_s: float) -> bool:
+    """Tell whether the process of a box no longer beats; `now_s`: Unix time."""
     header = read_at(fd, HEADER.size, 0)
     return (
         len(header) == HEADER.size
-        and time.time() - HEADER.number(header, "beat_real_ns") / NS_PER_S > SILENT_S
+        and now_s - HEADER.number(header, "beat_real_ns") / NS_PER_S > SILENT_S
     )
-
-
-def _dead(raw_fd: int, uid: int, listing: Listing, refused: Container[Stamp]) -> list[_Dead]:
-    """Return the boxes of ended processes: the oldest first, and killed processes last."""
-    found = []
-    for name, stem in listing.boxes:
-        with suppress(RefusedError), regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as (fd, status):
-            life, stamp = life_of(fd), stamp_of(status)
-            killed = life is Life.KILLED
-            over = _is_silent(fd) if killed else life is Life.ENDED and not is_locked(fd)
-            if over and stamp not in refused:
-                found.append(_Dead(killed, stamp, name, stem))
-    return sorted(found, key=lambda box: (box.killed, box.stamp))

@@ -3,7 +3,6 @@
 
 import os
 import stat
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -41,7 +40,7 @@ class JobDirState:
 
 
 def _boxes(job_fd: int) -> tuple[bool, float]:
-    """Return whether a box is locked, and the Unix time of the youngest file."""
+    """Return whether a box is locked; if none is, the Unix time of the youngest file, too."""
     try:
         with directory("raw", None, job_fd) as raw_fd:
             status = os.fstat(raw_fd)
@@ -49,7 +48,7 @@ def _boxes(job_fd: int) -> tuple[bool, float]:
             for name, _ in list_raw(raw_fd).boxes:
                 with suppress(RefusedError), regular_file(name, uid, BOX_BYTES_MAX, raw_fd) as box:
                     if is_locked(box[0]):
-                        return True, time.time()
+                        return True, 0.0
                     newest_s = max(newest_s, box[1].st_mtime)
     except RefusedError:
         return False, 0.0
@@ -78,8 +77,10 @@ def look(name: str, jobs_fd: int) -> JobDirState | None:
     return JobDirState(status.st_ino, stamp, manifest, locked, newest_s)
 
 
-def move_to_ended(name: str, seen: JobDirState, run_fd: int) -> bool:
+def move_to_ended(name: str, seen: JobDirState, run_fd: int, now_ns: int) -> bool:
     """Rename the directory and unpublish, as the epilog does; return False if it is another's.
+
+    `now_ns`: Unix time.
 
     The prolog of the job's next attempt may run between the last look and the rename. Therefore the
     moved directory is checked again, and moved back if it is another. It does not replace what a
@@ -89,7 +90,7 @@ def move_to_ended(name: str, seen: JobDirState, run_fd: int) -> bool:
         OSError: it cannot be renamed, and stays.
         DisplacedError: the moved directory is another's, and stays in `ended`.
     """
-    old, new = f"jobs/{name}", f"ended/{name}.{time.time_ns()}"
+    old, new = f"jobs/{name}", f"ended/{name}.{now_ns}"
     os.rename(old, new, src_dir_fd=run_fd, dst_dir_fd=run_fd)
     status = os.stat(new, dir_fd=run_fd, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode) or status.st_ino != seen.inode:

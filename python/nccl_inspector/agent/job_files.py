@@ -4,7 +4,6 @@
 import math
 import os
 import re
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
@@ -21,6 +20,7 @@ from nccl_inspector.exposition.process_file import FILE_BYTES_MAX, Known, parse_
 from nccl_inspector.exposition.text import SeriesLine, cut_nodelist, make_series
 from nccl_inspector.exposition.vocabulary import Vocabulary
 from nccl_inspector.marking import MARK_FILE
+from nccl_inspector.system.clock import Clock
 from nccl_inspector.system.safe_files import (
     Stamp,
     directory_of_same_owner,
@@ -74,11 +74,13 @@ def gpu_count(manifest: Manifest) -> int:
 class JobFiles:
     """The present series of a job's processes; without changes `refresh` only checks locks."""
 
-    def __init__(self, manifest: Manifest, stamp: Stamp, cluster: str, tally: Tally) -> None:
+    def __init__(
+        self, manifest: Manifest, stamp: Stamp, cluster: str, tally: Tally, clock: Clock
+    ) -> None:
         """Start without files; `stamp` is the manifest's."""
         self.manifest = manifest
         self.stamp = stamp
-        self._tally = tally
+        self._tally, self._clock = tally, clock
         # By file name: the file's stamp, its series, and the stem of its process.
         self._files: dict[str, tuple[Stamp, Known, str]] = {}
         # Files with a series that another file has with another value, and the metric of that
@@ -95,11 +97,11 @@ class JobFiles:
             "node": manifest.node,
         }
         self._vocabulary = Vocabulary()
-        self._admission = Admission(series_limit(gpu_count(manifest)))
-        self._vendor = VendorFiles(self._identity, self._refuse, self._vocabulary)
+        self._admission = Admission(series_limit(gpu_count(manifest)), clock)
+        self._vendor = VendorFiles(self._identity, self._refuse, self._vocabulary, clock)
         self._vendor_series: list[tuple[str, SeriesLine]] = []  # the ones that are kept
         self._vendor_stamps: dict[str, Stamp] = {}  # stamps of the files that these are from
-        self._mark = MarkWatch(self._identity)
+        self._mark = MarkWatch(self._identity, clock)
 
     def stamps(self) -> dict[str, Stamp]:
         """Return the stamps of all files, which change if the content does."""
@@ -149,10 +151,10 @@ class JobFiles:
     def refresh(self, job_fd: int, raw_fd: int, end_s: float, room_bytes: int) -> None:
         """Bring the series up to date, from valid files of living processes.
 
-        `end_s`: the end of the job's turn, by time.thread_time(). `room_bytes`: how much of its
+        `end_s`: the end of the job's turn, by the clock's CPU time. `room_bytes`: how much of its
         series may be kept; series that are kept already stay.
         """
-        end_s = min(end_s, time.thread_time() + JOB_S)
+        end_s = min(end_s, self._clock.cpu_s() + JOB_S)
         self._known, self._refused = self._refused, {}
         listing = list_raw(raw_fd)
         if listing.overflow:
@@ -194,7 +196,7 @@ class JobFiles:
     def _living(self, raw_fd: int, stems: Iterable[str], end_s: float) -> set[str]:
         alive = set()
         for stem in stems:
-            if time.thread_time() > end_s:
+            if self._clock.cpu_s() > end_s:
                 self._refuse("boxes", None, RefusedError("too_slow"))
                 break
             try:
@@ -224,7 +226,7 @@ class JobFiles:
         for number, (name, stem) in enumerate(wanted):
             if number >= JOB_FILES_MAX:
                 self._files.pop(name, None)
-            elif time.thread_time() > end_s:
+            elif self._clock.cpu_s() > end_s:
                 self._files.pop(name, None)
                 self._refuse(name, None, RefusedError("too_slow"))
             else:
@@ -233,8 +235,7 @@ class JobFiles:
     def _read_vendor(
         self, job_fd: int, raw_fd: int, names: tuple[str, ...], end_s: float, room_bytes: int
     ) -> None:
-        deadline_s = time.monotonic() + max(0.0, end_s - time.thread_time())
-        self._vendor.refresh(job_fd, raw_fd, names, self.manifest.uid, deadline_s)
+        self._vendor.refresh(job_fd, raw_fd, names, self.manifest.uid, end_s)
         try:
             self._vendor.keep(job_fd)
         except OSError as err:

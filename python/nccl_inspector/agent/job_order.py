@@ -5,9 +5,10 @@ Time is divided among users first, then among a user's jobs. What one does not n
 use. Jobs that had no turn in the last pass come first, then those that took little time.
 """
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+from nccl_inspector.system.clock import Clock
 
 # Shorter turns are useless: eight processes take about 3 ms to look at and 20 ms to publish.
 TURN_S = 0.02
@@ -22,36 +23,36 @@ class _Past:
 
 
 class Turns:
-    """The order of jobs, from pass to pass; times are of `clock`, in seconds.
+    """The order of jobs, from pass to pass; times are of `clock`.
 
-    The clock is this thread's CPU time, because by wall time everything takes long on a busy node.
+    They are CPU time, because by wall time everything takes long on a busy node.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._past: dict[int, _Past] = {}
         self._any = False  # a job had a turn in this pass
         self.left_out: list[int] = []  # jobs that had no turn in the latest pass
 
     def share(self, users: Mapping[int, int], total_s: float) -> Iterator[tuple[int, float]]:
-        """Yield each job that has a turn, and the clock's time until which it may work.
+        """Yield each job that has a turn, and the CPU time until which it may work.
 
         `users`: the uid of each job. A turn ends when the next one is asked for. At least one job
         has a turn, however short the time is.
         """
-        end_s = self._clock() + total_s
+        end_s = self._clock.cpu_s() + total_s
         self._any = False
         self._past = {job_id: self._past.get(job_id, _Past()) for job_id in users}
         self.left_out = []
         queue = self._order(users)
         for place, jobs in enumerate(queue):
-            now_s = self._clock()
+            now_s = self._clock.cpu_s()
             user_end_s = now_s + (end_s - now_s) / (len(queue) - place)
             yield from self._share_of_user(jobs, user_end_s)
 
     def _share_of_user(self, jobs: list[int], end_s: float) -> Iterator[tuple[int, float]]:
         for place, job_id in enumerate(jobs):
-            past, now_s = self._past[job_id], self._clock()
+            past, now_s = self._past[job_id], self._clock.cpu_s()
             if now_s >= end_s and self._any:
                 past.missed += 1
                 self.left_out.append(job_id)
@@ -59,7 +60,7 @@ class Turns:
             turn_s = max(TURN_S, (end_s - now_s) / (len(jobs) - place))
             self._any = True
             yield job_id, now_s + turn_s
-            past.cost_s, past.missed = self._clock() - now_s, 0
+            past.cost_s, past.missed = self._clock.cpu_s() - now_s, 0
 
     def _order(self, users: Mapping[int, int]) -> list[list[int]]:
         """Return the jobs of each user; those whose turn is first come first."""

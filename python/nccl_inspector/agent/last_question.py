@@ -7,7 +7,6 @@ and the seconds until the next one.
 
 import os
 import re
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -27,10 +26,9 @@ class LastQuestion:
     asked_s: int
     delay_s: int
 
-    @property
-    def is_fresh(self) -> bool:
-        """Whether the next question may wait; not if the clock was set in between."""
-        return abs(time.time() - self.asked_s) < self.delay_s
+    def is_fresh(self, now_s: float) -> bool:
+        """Tell whether the next question may wait; not if the clock was set in between."""
+        return abs(now_s - self.asked_s) < self.delay_s
 
 
 def read_last_question(name: str, jobs_fd: int) -> LastQuestion | None:
@@ -47,8 +45,11 @@ def read_last_question(name: str, jobs_fd: int) -> LastQuestion | None:
     return LastQuestion(int(match[1]), int(match[2])) if match else None
 
 
-def write_last_question(name: str, jobs_fd: int, delay_s: float) -> None:
-    """Note a question asked now. If that cannot be written, the next question comes too early."""
-    line = f"{int(time.time())} {max(1, int(delay_s))}\n"
+def write_last_question(name: str, jobs_fd: int, delay_s: float, now_s: float) -> None:
+    """Note a question asked at this Unix time.
+
+    If that cannot be written, the next question comes too early.
+    """
+    line = f"{int(now_s)} {max(1, int(delay_s))}\n"
     with suppress(OSError, RefusedError), directory_of_same_owner(name, jobs_fd) as job_fd:
         replace_file(job_fd, _NAME, line.encode("ascii"), 0o600)

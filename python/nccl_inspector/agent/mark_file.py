@@ -2,13 +2,13 @@
 """The agent's side of a job's mark (marking.py)."""
 
 import re
-import time
 from collections.abc import Mapping
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.process_file import check_value
 from nccl_inspector.exposition.text import SeriesLine, make_series
 from nccl_inspector.marking import MARK_FILE, THROUGHPUT_MAX, UNITS
+from nccl_inspector.system.clock import Clock
 from nccl_inspector.system.safe_files import Stamp, read_at, regular_file, stamp_of
 
 MARK_BYTES_MAX = 256
@@ -40,8 +40,8 @@ def parse_mark(data: bytes) -> tuple[str, str]:
 class MarkWatch:
     """The mark of one job, from pass to pass; its age is measured by our own clock."""
 
-    def __init__(self, identity: Mapping[str, str]) -> None:
-        self._identity = dict(identity)
+    def __init__(self, identity: Mapping[str, str], clock: Clock) -> None:
+        self._identity, self._clock = dict(identity), clock
         self._stamp: Stamp | None = None
         self._found: tuple[str, str] | None = None
         self._error: RefusedError | None = None
@@ -73,10 +73,10 @@ class MarkWatch:
             with regular_file(MARK_FILE, uid, MARK_BYTES_MAX, raw_fd) as (fd, status):
                 stamp = stamp_of(status)
                 if stamp != self._stamp:
-                    now = time.time()
+                    now = self._clock.unix_s()
                     self._marked_unix_s = min(max(status.st_mtime, 0.0), now)
                     age_s = now - self._marked_unix_s if self._stamp is None else 0.0
-                    self._marked_s = time.monotonic() - age_s
+                    self._marked_s = self._clock.monotonic_s() - age_s
                     self._stamp, self._found, self._error = stamp, None, None
                     self._take(read_at(fd, MARK_BYTES_MAX, 0))
         except RefusedError:
@@ -92,4 +92,5 @@ class MarkWatch:
             self._error = err.with_traceback(None)
 
     def _is_fresh(self) -> bool:
-        return self._found is not None and time.monotonic() - self._marked_s <= MARK_STALE_S
+        age_s = self._clock.monotonic_s() - self._marked_s
+        return self._found is not None and age_s <= MARK_STALE_S

@@ -18,6 +18,7 @@ from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm.attempt import Answer, Attempt, Question
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 from nccl_inspector.system.safe_files import entry_names, open_directory
 
 # How long a directory without a manifest is left alone; a prolog needs milliseconds to write one.
@@ -40,7 +41,7 @@ log = logging.getLogger("nccl-inspector")
 
 @dataclass(slots=True)
 class _OrphanWatch:
-    """A directory in which nothing lives; times are of time.monotonic()."""
+    """A directory in which nothing lives; times are of a clock that nobody can set."""
 
     seen: JobDirState
     asked: float  # the earliest time to ask Slurm
@@ -68,7 +69,9 @@ def _attempt(name: str, seen: JobDirState) -> Attempt:
 class Sweeper:
     """Watches `jobs/`, and asks Slurm one question at a time."""
 
-    def __init__(self, run_fd: int, config: Config, tally: Tally) -> None:
+    def __init__(
+        self, run_fd: int, config: Config, tally: Tally, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         """Watch below `run_fd`, which remains the caller's.
 
         Raises:
@@ -78,6 +81,7 @@ class Sweeper:
         self._jobs_fd = open_directory("jobs", run_fd)
         self._config = config
         self._tally = tally
+        self._clock = clock
         self._watched: dict[str, _OrphanWatch] = {}
         self._question: tuple[Question, JobDirState] | None = (
             None  # with the state of the directory
@@ -127,28 +131,29 @@ class Sweeper:
         Raises:
             OSError: `jobs` cannot be listed.
         """
-        deadline = time.monotonic() + ONCE_S
+        deadline = self._clock.monotonic_s() + ONCE_S
         for name, seen, delay_s in self._due_once():
-            write_last_question(name, self._jobs_fd, delay_s)
+            write_last_question(name, self._jobs_fd, delay_s, self._clock.unix_s())
             there = self._start(name, seen)
-            while self._question and time.monotonic() < deadline:
+            while self._question and self._clock.monotonic_s() < deadline:
                 time.sleep(_POLL_S)
                 self._hear()
-            if not there or self._unheard >= UNHEARD_MAX or time.monotonic() >= deadline:
+            is_late = self._clock.monotonic_s() >= deadline
+            if not there or self._unheard >= UNHEARD_MAX or is_late:
                 return
 
     def _due_once(self) -> list[tuple[str, JobDirState, float]]:
         """Return the jobs to ask about, the longest unasked first, and how long that is good."""
-        found = []
+        found, now_s = [], self._clock.unix_s()
         for name in filter(JOB_ID.fullmatch, entry_names(self._jobs_fd)):
             seen = self._see(name)
             if seen is None or seen.locked:
                 continue
             first_s = self._first_s(seen)
-            if abs(time.time() - seen.newest_s) < first_s:
+            if abs(now_s - seen.newest_s) < first_s:
                 continue
             last = read_last_question(name, self._jobs_fd)
-            if last and last.is_fresh:
+            if last and last.is_fresh(now_s):
                 continue
             delay_s = min(last.delay_s * 2, self._last_s()) if last else first_s
             found.append((last.asked_s if last else 0, name, seen, delay_s))
@@ -169,7 +174,7 @@ class Sweeper:
 
     def _look(self, name: str) -> None:
         """Update the watch over one directory."""
-        now, watch = time.monotonic(), self._watched.get(name)
+        now, watch = self._clock.monotonic_s(), self._watched.get(name)
         every_s = min(LOOK_S, self._config.sweep_after_s / 10)
         if watch and now < watch.looked + every_s:
             return
@@ -185,7 +190,7 @@ class Sweeper:
 
     def _ask(self) -> None:
         """Start the question that has waited longest, if one is due."""
-        now = time.monotonic()
+        now = self._clock.monotonic_s()
         if self._question or now < self._silent_until or not self._watched:
             return
         name = min(self._watched, key=lambda one: self._watched[one].asked)
@@ -197,7 +202,8 @@ class Sweeper:
     def _start(self, name: str, seen: JobDirState) -> bool:
         """Start a question; return False if there is nothing to ask with."""
         try:
-            self._question = Question(self._config.scontrol, _attempt(name, seen)), seen
+            attempt = _attempt(name, seen)
+            self._question = Question(self._config.scontrol, attempt, self._clock), seen
         except OSError as err:
             self._tally.answers[Answer.NONE.value] += 1
             self._silence(name, f"{self._config.scontrol}: {err.strerror}")
@@ -234,7 +240,7 @@ class Sweeper:
     def _put_off(self, name: str) -> None:
         """Ask about a job again later, more rarely, and after those that already wait."""
         if watch := self._watched.get(name):
-            watch.asked = time.monotonic() + _jittered(watch.delay_s)
+            watch.asked = self._clock.monotonic_s() + _jittered(watch.delay_s)
             watch.delay_s = min(watch.delay_s * 2, self._last_s())
 
     def _silence(self, name: str, why: str) -> None:
@@ -256,7 +262,7 @@ class Sweeper:
         self._put_off(name)
         first_s = min(SILENT_FIRST_S, self._config.sweep_after_s)
         self._silent_s = min(self._silent_s * 2, SILENT_LAST_S) or first_s
-        self._silent_until = time.monotonic() + _jittered(self._silent_s)
+        self._silent_until = self._clock.monotonic_s() + _jittered(self._silent_s)
 
     def _end_silence(self, name: str) -> None:
         """Note that Slurm has answered, and about which job."""
@@ -269,7 +275,7 @@ class Sweeper:
 
     def _end(self, name: str, seen: JobDirState, why: str) -> None:
         try:
-            moved = move_to_ended(name, seen, self._run_fd)
+            moved = move_to_ended(name, seen, self._run_fd, self._clock.unix_ns())
         except DisplacedError as err:
             self._tally.swept += 1
             self._tally.say(

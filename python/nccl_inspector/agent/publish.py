@@ -19,6 +19,7 @@ from nccl_inspector.exposition.text import SeriesLine, render
 from nccl_inspector.exposition.thinning import text_bytes, thin
 from nccl_inspector.model.jobid import JOB_ID, PUBLISHED_NAME
 from nccl_inspector.system.atomic import replace_file
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 from nccl_inspector.system.safe_files import (
     Stamp,
     directory,
@@ -54,7 +55,14 @@ def _exists(dir_fd: int, name: str) -> bool:
 class Publisher:
     """The published files of this node, from the first pass until `stop`."""
 
-    def __init__(self, run_fd: int, cluster: str, tally: Tally, at_work: AtWork) -> None:
+    def __init__(
+        self,
+        run_fd: int,
+        cluster: str,
+        tally: Tally,
+        at_work: AtWork,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         """Open `jobs` and `prom` below the run directory; `cluster`: overrides Slurm's name.
 
         Raises:
@@ -65,6 +73,7 @@ class Publisher:
         self._cluster = cluster
         self._tally = tally
         self._at_work = at_work
+        self._clock = clock
         self._jobs: dict[int, JobFiles] = {}
         self.users: dict[int, int] = {}  # uid by job id, for all jobs of the latest pass
         self._wanted: dict[int, tuple[Stamps, int]] = {}  # stamps, and bytes of all series of a job
@@ -75,7 +84,7 @@ class Publisher:
         self._thinned: Counter[int] = Counter()  # series left out because of the share
         # Jobs that are refused as a whole: the step that was refused and the job, and why.
         self._odd: dict[tuple[str, int], str] = {}
-        self._turns = Turns()
+        self._turns = Turns(clock)
         self._remove(_LEFTOVER)
 
     def run_pass(self, disabled: bool = False) -> set[int]:
@@ -214,7 +223,7 @@ class Publisher:
     def _refresh(self, job_id: int, end_s: float | None) -> None:
         """Read the job's files; start again if the prolog has made the directory anew.
 
-        `end_s`: the end of its turn, by time.thread_time(); None: it has no turn in this pass.
+        `end_s`: the end of its turn, by the clock's CPU time; None: it has no turn in this pass.
         """
         with directory_of_same_owner(str(job_id), self._jobs_fd) as job_fd:
             manifest, stamp = read_manifest(job_fd)
@@ -222,7 +231,9 @@ class Publisher:
                 raise RefusedError("bad_manifest", "it is another job's")
             if job_id not in self._jobs or self._jobs[job_id].stamp != stamp:
                 self._forget(job_id)
-                self._jobs[job_id] = JobFiles(manifest, stamp, self._cluster, self._tally)
+                self._jobs[job_id] = JobFiles(
+                    manifest, stamp, self._cluster, self._tally, self._clock
+                )
                 self._jobs[job_id].take_up(job_fd)
             job = self._jobs[job_id]
             with directory("raw", manifest.uid, job_fd) as raw_fd:

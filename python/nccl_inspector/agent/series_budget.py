@@ -7,11 +7,11 @@ after its end. So every series counts from its first publication until it has be
 long that Prometheus has forgotten it, too.
 """
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from hashlib import blake2b
 
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.system.clock import Clock
 
 # Prometheus drops a series from its head up to three hours after its last sample.
 FORGET_S = 4 * 3600.0
@@ -39,13 +39,13 @@ def _hash(text: str) -> int:
 
 
 class SeriesBudget:
-    """The series of one job that count; times are of `clock`, in seconds."""
+    """The series of one job that count; times are of a clock that nobody can set."""
 
-    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limit: int, clock: Clock) -> None:
         self._limit = limit
         self._clock = clock
         self._seen: dict[int, float] = {}  # by hash: when the series was last seen
-        self._looked_s = clock()
+        self._looked_s = clock.monotonic_s()
         self.is_changed = False  # a series was admitted; the caller clears this after saving
 
     def __len__(self) -> int:
@@ -59,18 +59,18 @@ class SeriesBudget:
             return True
         if len(self._seen) >= self._limit:
             return False
-        self._seen[key] = self._clock()
+        self._seen[key] = self._clock.monotonic_s()
         self.is_changed = True
         return True
 
     @property
     def wants_look(self) -> bool:
         """Whether `look` should be called."""
-        return self._clock() - self._looked_s >= LOOK_S
+        return self._clock.monotonic_s() - self._looked_s >= LOOK_S
 
     def look(self, present: Iterable[str]) -> None:
         """Note which series exist, and forget those that have been absent for FORGET_S."""
-        now_s = self._looked_s = self._clock()
+        now_s = self._looked_s = self._clock.monotonic_s()
         for text in present:
             key = _hash(text)
             if key in self._seen:
@@ -91,6 +91,6 @@ class SeriesBudget:
         """
         if len(data) % _HASH_BYTES or len(data) > FILE_BYTES_MAX:
             raise RefusedError("bad_series_budget", f"{len(data)} bytes")
-        now_s = self._clock()
+        now_s = self._clock.monotonic_s()
         keys = (data[at : at + _HASH_BYTES] for at in range(0, len(data), _HASH_BYTES))
         self._seen |= {int.from_bytes(key, "little"): now_s for key in keys}

@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -32,6 +31,7 @@ from nccl_inspector.agent.signals import LiveSignals
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.exposition.text import SeriesLine, make_series
 from nccl_inspector.settings.config import Config
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 from nccl_inspector.system.notify import Notifier
 from nccl_inspector.system.wakeup import Wakeup
 from nccl_inspector.system.write_as_user import CHILD_S
@@ -53,11 +53,18 @@ class Agent:
     """Publisher and collector of one run directory, with one tally."""
 
     def __init__(
-        self, config: Config, run_fd: int, *, watching: bool = True, readers: Readers | None = None
+        self,
+        config: Config,
+        run_fd: int,
+        *,
+        watching: bool = True,
+        readers: Readers | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Take over the work in a run directory.
 
-        `watching`: there will be more passes, so counters can be sampled.
+        `watching`: there will be more passes, so counters can be sampled. `clock`: the only source
+        of time of a pass.
 
         Raises:
             OSError: one of its directories does not exist.
@@ -65,11 +72,14 @@ class Agent:
         """
         self._tally = Tally()
         self._at_work = AtWork(run_fd)
-        self._publisher = Publisher(run_fd, config.cluster, self._tally, self._at_work)
-        self._collector = Collector(run_fd, config, self._tally, self._at_work, watching=True)
-        self._condenser = Condenser(run_fd, self._tally, self._at_work)
-        self._sweeper = Sweeper(run_fd, config, self._tally)
-        self._live = LiveSignals(run_fd, config.cluster)
+        self._clock = clock
+        self._publisher = Publisher(run_fd, config.cluster, self._tally, self._at_work, clock)
+        self._collector = Collector(
+            run_fd, config, self._tally, self._at_work, watching=True, clock=clock
+        )
+        self._condenser = Condenser(run_fd, self._tally, self._at_work, clock)
+        self._sweeper = Sweeper(run_fd, config, self._tally, clock)
+        self._live = LiveSignals(run_fd, config.cluster, clock)
         self._dumps = DumpsBeforeEnd(run_fd, config.dump_before_s)
         self._run_fd = run_fd
         self._watching, self._readers = watching, readers
@@ -103,14 +113,14 @@ class Agent:
     def _set_watch(self, config: Config) -> None:
         wanted = config.counters and self._watching
         if wanted and not self._watch:
-            self._watch = CounterWatch(self._run_fd, self._tally, self._readers)
+            self._watch = CounterWatch(self._run_fd, self._tally, self._readers, self._clock)
         elif self._watch and not wanted:
             self._watch.close()
             self._watch = None
 
     def run_pass(self, wait_s: float) -> None:
         """Sweep, publish and collect once; what the system refuses is logged and tried again."""
-        begun = time.monotonic()
+        begun = self._clock.monotonic_s()
         disabled = is_disabled(self._run_fd)
         self._set_prom_access(self._prom_gid)
         self._try("look for jobs without an epilog", self._sweeper.run_pass)
@@ -118,7 +128,8 @@ class Agent:
             self._try("sample counters", lambda: watch.begin_pass(disabled))
         jobs = self._try("publish", lambda: self._publisher.run_pass(disabled))
         users = self._publisher.users
-        self._try("ask for dumps", lambda: self._dumps.run_pass(users, time.time()))
+        now_s = self._clock.unix_s()
+        self._try("ask for dumps", lambda: self._dumps.run_pass(users, now_s))
         self._try("condense boxes of ended processes", lambda: self._condenser.run_pass(users))
         if watch:
             self._try("take counters", watch.end_pass)
@@ -130,7 +141,8 @@ class Agent:
             return
         self._tally.forget(jobs | self._collector.jobs())
         live = self._try("look at boxes", lambda: self._live.run_pass(self._publisher.users))
-        series = self._series(len(jobs), waiting, time.monotonic() - begun, disabled)
+        pass_s = self._clock.monotonic_s() - begun
+        series = self._series(len(jobs), waiting, pass_s, disabled)
         self._try(
             "publish its own state", lambda: self._publisher.write_own([*series, *(live or ())])
         )
@@ -174,7 +186,7 @@ class Agent:
             "collect_failures_total": str(self._tally.collect_failures),
             "publish_failures_total": str(self._tally.publish_failures),
             "ranks_lost_total": str(self._tally.lost),
-            "last_pass_timestamp_seconds": f"{time.time():.3f}",
+            "last_pass_timestamp_seconds": f"{self._clock.unix_s():.3f}",
             "pass_seconds": f"{pass_s:.6f}",
             "swept_jobs_total": str(self._tally.swept),
             "disabled": str(int(disabled)),
@@ -263,8 +275,8 @@ class _Signals:
 
     def wait(self, seconds: float) -> bool:
         """Wait for this time or a signal; return whether to read the configuration again."""
-        end, beat_s = time.monotonic() + seconds, self._notifier.beat_s or seconds
-        while not (self.ended or self._reload) and (left := end - time.monotonic()) > 0:
+        end, beat_s = SYSTEM_CLOCK.monotonic_s() + seconds, self._notifier.beat_s or seconds
+        while not (self.ended or self._reload) and (left := end - SYSTEM_CLOCK.monotonic_s()) > 0:
             self._wakeup.wait(min(left, beat_s))
             self._notifier.beat()
         reload, self._reload = self._reload, False
@@ -412,7 +424,7 @@ def run_agent(config: Config, once: bool, reread: Callable[[], Config] | None = 
             service.close(withdraw=not (once and finished))
 
 
-def run_collect(config: Config) -> Backlog:
+def run_collect(config: Config, clock: Clock = SYSTEM_CLOCK) -> Backlog:
     """Sweep and collect once, for a site without the agent; return which ended jobs are left.
 
     Raises:
@@ -420,16 +432,16 @@ def run_collect(config: Config) -> Backlog:
     """
     tally = Tally()
     with _run_dir(config) as run_fd:
-        collector = Collector(run_fd, config, tally, AtWork(run_fd))
+        collector = Collector(run_fd, config, tally, AtWork(run_fd), clock=clock)
         try:
-            sweeper = Sweeper(run_fd, config, tally)
+            sweeper = Sweeper(run_fd, config, tally, clock)
             try:
                 sweeper.run_once()
             finally:
                 sweeper.close()
-            deadline = time.monotonic() + COLLECT_S
+            deadline = clock.monotonic_s() + COLLECT_S
             collector.run_pass(CHILD_S)
-            while collector.wants_more and time.monotonic() < deadline:
+            while collector.wants_more and clock.monotonic_s() < deadline:
                 collector.run_pass(CHILD_S)
             note_collection(run_fd)
             return collector.left()

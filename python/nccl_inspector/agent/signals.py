@@ -8,7 +8,6 @@ series either: modes without `.prom` files promise that there are no series.
 
 import logging
 import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from nccl_inspector.box.layout import STATE_LIVE
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.exposition.text import SeriesLine, make_series
 from nccl_inspector.flight.trigger import ask_in
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 from nccl_inspector.system.safe_files import (
     directory,
     directory_of_same_owner,
@@ -60,7 +60,7 @@ class _Lives:
 class LiveSignals:
     """The live signals of the jobs of one run directory."""
 
-    def __init__(self, run_fd: int, cluster: str) -> None:
+    def __init__(self, run_fd: int, cluster: str, clock: Clock = SYSTEM_CLOCK) -> None:
         """Open `jobs`; `cluster`: overrides Slurm's name.
 
         Raises:
@@ -68,8 +68,9 @@ class LiveSignals:
         """
         self._jobs_fd = open_directory("jobs", run_fd)
         self._cluster = cluster
+        self._clock = clock
         self._beats = Beats()
-        self._turns = Turns()
+        self._turns = Turns(clock)
         self._asked: set[int] = set()  # the jobs that were asked since their collectives went on
 
     def configure(self, cluster: str) -> None:
@@ -90,7 +91,7 @@ class LiveSignals:
                 found[job_id] = self._job(job_id, known, end_s)
         if not self._turns.left_out:
             self._beats.keep(known)
-        self._beats.drop_before(time.monotonic() - FORGET_S)
+        self._beats.drop_before(self._clock.monotonic_s() - FORGET_S)
         return [one for job_id in sorted(found) for one in found[job_id]]
 
     def close(self) -> None:
@@ -108,9 +109,9 @@ class LiveSignals:
                 listing = list_raw(raw_fd)
                 if not listing.metrics:
                     return []
-                end_s = min(end_s, time.thread_time() + JOB_S)
+                end_s = min(end_s, self._clock.cpu_s() + JOB_S)
                 for _, stem in in_turns(listing.boxes):
-                    if time.thread_time() > end_s:
+                    if self._clock.cpu_s() > end_s:
                         return []
                     if len(seen) >= BOXES_MAX:  # only living processes; ended ones may stay long
                         break
@@ -152,7 +153,7 @@ class LiveSignals:
     def _silent_s(self, inode: Inode, pulse: Pulse) -> float:
         if not pulse.beats:
             return 0.0
-        return self._beats.silent_s(inode, pulse.beat_tick, pulse.beat_real_ns, now())
+        return self._beats.silent_s(inode, pulse.beat_tick, pulse.beat_real_ns, now(self._clock))
 
     def _series(self, manifest: Manifest, count: _Lives) -> list[SeriesLine]:
         who = {

@@ -2,7 +2,6 @@
 """One reading of one source, and its compact JSON form."""
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -35,11 +34,6 @@ class Sample:
     absent: str = ""
     problems: tuple[str, ...] = ()  # what could not be read, as text
     took_s: float = 0.0
-
-
-def boot_clock_s() -> float:
-    """Return the seconds since boot, including time suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def encode(sample: Sample) -> bytes:

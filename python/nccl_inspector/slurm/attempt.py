@@ -8,7 +8,6 @@ are kept too long only cost memory, data that are removed too early are lost.
 """
 
 import re
-import time
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -17,6 +16,7 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.hostlist import expand
 from nccl_inspector.slurm.command import ANSWER_S, Command, Said
 from nccl_inspector.slurm.job_record import ENDED
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 
 # Back in the queue, or held there: the attempt on this node is over.
 _QUEUED = frozenset({"PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT"})
@@ -107,7 +107,7 @@ class Question:
     A slurm.conf of another cluster would make every job here an unknown one.
     """
 
-    def __init__(self, program: Path, attempt: Attempt) -> None:
+    def __init__(self, program: Path, attempt: Attempt, clock: Clock = SYSTEM_CLOCK) -> None:
         """Start asking; only the job's number, digits, goes onto a command line.
 
         Raises:
@@ -115,7 +115,8 @@ class Question:
         """
         self.attempt = attempt
         self._program = program
-        self._deadline = time.monotonic() + ANSWER_S
+        self._clock = clock
+        self._deadline = clock.monotonic_s() + ANSWER_S
         self._asks_cluster = False
         self._at_work = Command(program, "--oneliner", "show", "job", str(attempt.job_id))
 
@@ -123,7 +124,7 @@ class Question:
         """Return the answer and, where there is none, why; None while scontrol is at work."""
         said = self._at_work.said()
         if said is None:
-            if time.monotonic() < self._deadline:
+            if self._clock.monotonic_s() < self._deadline:
                 return None
             self.stop()
             return Answer.NONE, f"no answer in {ANSWER_S:.0f} s"

@@ -11,6 +11,7 @@ import pytest
 from nccl_inspector.agent.job_files import JobFiles, read_manifest
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.publish import NODE_BYTES_MAX
+from nccl_inspector.system.clock import SYSTEM_CLOCK
 from tests.support.boxes import make_job
 from tests.support.marks import as_root
 from tests.support.mounts import fill, mounted
@@ -38,7 +39,7 @@ def files_of(run: Path) -> tuple[Path, JobFiles, Tally]:
     job_fd = os.open(run / "42", os.O_RDONLY)
     try:
         tally = Tally()
-        return raw, JobFiles(*read_manifest(job_fd), "c", tally), tally
+        return raw, JobFiles(*read_manifest(job_fd), "c", tally, SYSTEM_CLOCK), tally
     finally:
         os.close(job_fd)
 

@@ -3,7 +3,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -11,6 +10,7 @@ from functools import partial
 
 from nccl_inspector.counters.sample import Sample, decode, encode
 from nccl_inspector.system.child_process import start_child
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 
 # NVML with a sick GPU takes seconds, and a command to a NIC's firmware up to a minute.
 DEADLINE_S = 10.0
@@ -22,12 +22,18 @@ HUNG, DIED = "hung", "died"
 class SourceChild:
     """One source, asked by one child at a time."""
 
-    def __init__(self, read: Callable[[], Sample], deadline_s: float = DEADLINE_S) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Sample],
+        clock: Clock = SYSTEM_CLOCK,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
         self._read = read
+        self._clock = clock
         self._deadline_s = deadline_s
         self._pid = 0
         self._memory_fd = -1
-        self._begun = 0.0  # of time.monotonic()
+        self._begun = 0.0  # monotonic time
         self._said_hung = False
 
     @property
@@ -38,7 +44,7 @@ class SourceChild:
     @property
     def hangs(self) -> bool:
         """Whether the running child has exceeded its time."""
-        return self._pid != 0 and time.monotonic() - self._begun > self._deadline_s
+        return self._pid != 0 and self._clock.monotonic_s() - self._begun > self._deadline_s
 
     def ask(self) -> None:
         """Start a child, unless one is running.
@@ -49,7 +55,7 @@ class SourceChild:
         if self._pid:
             return
         memory_fd = os.memfd_create("nccl-inspector-sample")
-        self._begun = time.monotonic()
+        self._begun = self._clock.monotonic_s()
         try:
             self._pid = start_child(partial(self._work, memory_fd), [memory_fd])
         except OSError:
@@ -82,7 +88,7 @@ class SourceChild:
     def _work(self, memory_fd: int) -> None:
         signal.alarm(int(self._deadline_s) + 1)  # a child must not outlive an agent that was killed
         sample = self._read()
-        data = encode(replace(sample, took_s=time.monotonic() - self._begun))
+        data = encode(replace(sample, took_s=self._clock.monotonic_s() - self._begun))
         with os.fdopen(memory_fd, "wb") as file:
             file.write(data)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from nccl_inspector.agent.counters.job_counters import INTERVAL_S
 from nccl_inspector.agent.counters.sampling_times import CounterWatch
-from nccl_inspector.counters.sample import GPU, INFINIBAND, SOURCES, Device, Sample, boot_clock_s
+from nccl_inspector.counters.sample import GPU, INFINIBAND, SOURCES, Device, Sample
 from nccl_inspector.exposition.text import SeriesLine, make_series
 
 # A sample older than this many intervals is not published.
@@ -125,7 +125,7 @@ def counters_series(watch: CounterWatch, labels: dict[str, str]) -> list[SeriesL
     `labels`: cluster and node, as in the agent's own series.
     """
     found = list(_health(watch, labels))
-    oldest_s = boot_clock_s() - OLD_INTERVALS * INTERVAL_S
+    oldest_s = watch.boot_s() - OLD_INTERVALS * INTERVAL_S
     for name in (INFINIBAND, GPU):
         sample = watch.sources.latest.get(name)
         if sample and not watch.is_idle and sample.boot_s >= oldest_s:

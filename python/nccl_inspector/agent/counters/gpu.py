@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs and their NVLinks through NVML; any call may be unsupported, fail, or never return."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from ctypes import CDLL, byref
 from typing import Any
 
 from nccl_inspector.counters.counter_table import CounterSpec, load_counters
 from nccl_inspector.counters.pci import pci_address
-from nccl_inspector.counters.sample import GPU, Device, Sample, boot_clock_s
+from nccl_inspector.counters.sample import GPU, Device, Sample
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 from nccl_inspector.system.printable import printable
 
 LINKS_MAX = 18
@@ -183,9 +183,9 @@ def _read(nvml: _Nvml) -> tuple[list[Device], list[str]]:
     return devices, problems
 
 
-def read_gpus() -> Sample:
+def read_gpus(clock: Clock = SYSTEM_CLOCK) -> Sample:
     """Return a sample of all GPUs. Call it in a child: NVML may hang."""
-    time_s, boot_s = time.time(), boot_clock_s()
+    time_s, boot_s = clock.unix_s(), clock.boot_s()
     try:
         CDLL(_LIBRARY)
     except OSError:

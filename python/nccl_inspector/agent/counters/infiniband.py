@@ -3,12 +3,12 @@
 
 import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from nccl_inspector.counters.counter_table import names_of
-from nccl_inspector.counters.sample import INFINIBAND, Device, Sample, boot_clock_s
+from nccl_inspector.counters.sample import INFINIBAND, Device, Sample
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 from nccl_inspector.system.printable import printable
 
 SYS = Path("/sys")
@@ -100,9 +100,9 @@ def _device(device: Path, port: Path, sys: Path) -> Device:
     return Device("port", f"{device.name}/{port.name}", counters, {}, facts)
 
 
-def read_ports(sys: Path = SYS) -> Sample:
+def read_ports(sys: Path = SYS, clock: Clock = SYSTEM_CLOCK) -> Sample:
     """Return a sample of all ports below `sys`."""
-    time_s, boot_s = time.time(), boot_clock_s()
+    time_s, boot_s = clock.unix_s(), clock.boot_s()
     infiniband = sys / "class" / "infiniband"
     try:
         found = list(_ports(infiniband))

@@ -2,11 +2,11 @@
 """Pressure stall information of the node: how long tasks waited for CPU, memory or disks."""
 
 import re
-import time
 from pathlib import Path
 
 from nccl_inspector.counters.counter_table import names_of
-from nccl_inspector.counters.sample import PRESSURE, Device, Sample, boot_clock_s
+from nccl_inspector.counters.sample import PRESSURE, Device, Sample
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 
 PROC = Path("/proc")
 
@@ -19,9 +19,9 @@ def parse_pressure(what: str, text: str) -> dict[str, int]:
     return {name: total for name, total in found.items() if name in names_of("node")}
 
 
-def read_pressure(proc: Path = PROC) -> Sample:
+def read_pressure(proc: Path = PROC, clock: Clock = SYSTEM_CLOCK) -> Sample:
     """Return a sample; it is empty if the kernel was built or booted without this information."""
-    time_s, boot_s = time.time(), boot_clock_s()
+    time_s, boot_s = clock.unix_s(), clock.boot_s()
     counters: dict[str, int] = {}
     for what in ("cpu", "memory", "io"):
         try:

@@ -6,7 +6,6 @@ job waits in `ended` for its last samples, but not long.
 """
 
 import os
-import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,9 +16,10 @@ from nccl_inspector.agent.counters.xid import KernelLog, Xid
 from nccl_inspector.agent.ended_job import parse_ended
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.counters.node_counters import XidSeen
-from nccl_inspector.counters.sample import GPU, SOURCES, Sample, boot_clock_s
+from nccl_inspector.counters.sample import GPU, SOURCES, Sample
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.jobid import JOB_ID
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 from nccl_inspector.system.safe_files import entry_names, open_directory
 
 # The longest time that an ended job's collection waits for the last samples.
@@ -41,7 +41,13 @@ class Recent:
 class CounterWatch:
     """The jobs of this node, and what their links and GPUs count."""
 
-    def __init__(self, run_fd: int, tally: Tally, readers: Readers | None = None) -> None:
+    def __init__(
+        self,
+        run_fd: int,
+        tally: Tally,
+        readers: Readers | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         """Open `jobs` and `ended` below the run directory.
 
         Raises:
@@ -51,8 +57,9 @@ class CounterWatch:
         self._jobs_fd = open_directory("jobs", run_fd)
         self._ended_fd = open_directory("ended", run_fd)
         self._tally = tally
-        self.sources = Sources(readers)
-        self._log = KernelLog(readers.kernel_log)
+        self._clock = clock
+        self.sources = Sources(readers, clock)
+        self._log = KernelLog(readers.kernel_log, clock)
         self._log_next = 0
         self._jobs: dict[int, Watched] = {}  # by the directory's inode
         self._gpus: dict[str, str] = {}  # PCI address to label; also of GPUs that are gone
@@ -63,6 +70,10 @@ class CounterWatch:
         """Whether no job is followed; then nothing is sampled, so that GPUs can sleep."""
         return not self._jobs
 
+    def boot_s(self) -> float:
+        """Return the time of the clock that samples are stamped with."""
+        return self._clock.boot_s()
+
     def begin_pass(self, disabled: bool = False) -> None:
         """Find the jobs and ask for the samples that are due; nothing is asked while `disabled`."""
         lost = self._hear()
@@ -72,7 +83,7 @@ class CounterWatch:
         self._find_jobs()
         for job in self._jobs.values():
             self._tell_xids(job, lost)
-        now = boot_clock_s()
+        now = self._clock.boot_s()
         self.sources.ask(
             [name for name in SOURCES if any(job.wants(name, now) for job in self._jobs.values())]
         )
@@ -125,7 +136,7 @@ class CounterWatch:
     def _find_jobs(self) -> None:
         names = [name for name in entry_names(self._jobs_fd) if JOB_ID.fullmatch(name)]
         here = self._inodes(self._jobs_fd, sorted(names, key=int))
-        now = boot_clock_s()
+        now = self._clock.boot_s()
         for name, inode in here.items():
             if inode not in self._jobs and len(self._jobs) < JOBS_MAX:
                 with suppress(RefusedError):  # the prolog is not done; the next pass tries again
@@ -138,7 +149,7 @@ class CounterWatch:
     def _hear(self) -> int:
         """Read the kernel log; return how many records were overwritten before they were read."""
         heard = self._log.read()
-        offset_s = time.time() - time.monotonic()
+        offset_s = self._clock.unix_s() - self._clock.monotonic_s()
         for xid in heard.xids:
             self.recent.append(self._name(xid, offset_s))
             self._log_next = xid.sequence + 1
@@ -167,7 +178,7 @@ class CounterWatch:
 
     def _is_over(self, job: Watched) -> bool:
         """Tell whether an ended job has all its last samples, or will not get more."""
-        waited_s = boot_clock_s() - job.ended_s
+        waited_s = self._clock.boot_s() - job.ended_s
         for source in SOURCES:
             if source in job.last:
                 continue

@@ -13,7 +13,8 @@ from nccl_inspector.agent.counters.gpu import read_gpus
 from nccl_inspector.agent.counters.infiniband import SYS, read_ports
 from nccl_inspector.agent.counters.pressure import PROC, read_pressure
 from nccl_inspector.agent.counters.xid import KMSG
-from nccl_inspector.counters.sample import GPU, INFINIBAND, PRESSURE, Sample, boot_clock_s
+from nccl_inspector.counters.sample import GPU, INFINIBAND, PRESSURE, Sample
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger("nccl-inspector")
 
@@ -31,18 +32,19 @@ class Readers:
     sys: Path = SYS
     proc: Path = PROC
     kernel_log: Path = KMSG
-    gpus: Callable[[], Sample] = read_gpus
+    gpus: Callable[[Clock], Sample] = read_gpus
 
 
 class Sources:
     """All sources of this node."""
 
-    def __init__(self, readers: Readers) -> None:
+    def __init__(self, readers: Readers, clock: Clock = SYSTEM_CLOCK) -> None:
         """Make the sources; nothing is asked yet."""
         self._readers = readers
+        self._clock = clock
         self._asked = {
-            INFINIBAND: SourceChild(partial(read_ports, readers.sys)),
-            GPU: SourceChild(readers.gpus),
+            INFINIBAND: SourceChild(partial(read_ports, readers.sys, clock), clock),
+            GPU: SourceChild(partial(readers.gpus, clock), clock),
         }
         self._ready: list[Sample] = []
         self._next_s: dict[str, float] = {}  # boot clock; not asked before
@@ -52,14 +54,16 @@ class Sources:
 
     def ask(self, wanted: Iterable[str]) -> None:
         """Ask these sources, if they are free and have rested."""
-        now = boot_clock_s()
+        now = self._clock.boot_s()
         for name in wanted:
             if now < self._next_s.get(name, 0.0):
                 continue
             if name == PRESSURE:
-                self._ready.append(read_pressure(self._readers.proc))
+                self._ready.append(read_pressure(self._readers.proc, self._clock))
             elif name == INFINIBAND and not (self._readers.sys / "class" / "infiniband").exists():
-                self._ready.append(read_ports(self._readers.sys))  # no ports: no child needed
+                self._ready.append(
+                    read_ports(self._readers.sys, self._clock)
+                )  # no ports: no child needed
             else:
                 self._start(name)
 
@@ -71,7 +75,7 @@ class Sources:
             if isinstance(said, Sample):
                 found.append(said)
                 rest_s = min(REST_TIMES * said.took_s, REST_MAX_S)
-                self._next_s[name] = boot_clock_s() + rest_s
+                self._next_s[name] = self._clock.boot_s() + rest_s
             elif said:
                 self._fail(name, said)
         for sample in found:
@@ -100,4 +104,4 @@ class Sources:
         if name not in self._troubles:
             log.warning("counters: the process that reads %s %s", name, why)
         self._troubles[name] = why
-        self._next_s[name] = boot_clock_s() + REST_MAX_S
+        self._next_s[name] = self._clock.boot_s() + REST_MAX_S

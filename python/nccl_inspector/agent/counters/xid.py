@@ -8,11 +8,11 @@ Only what the kernel itself writes at the beginning of a record counts. Text tha
 import errno
 import os
 import re
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from nccl_inspector.counters.pci import pci_address
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 
 KMSG = Path("/dev/kmsg")
 # The most records in one read; the rest is for the next.
@@ -59,7 +59,8 @@ def parse_record(data: bytes) -> tuple[int, Xid | None]:
 class KernelLog:
     """The kernel log from its oldest record on; `trouble` says why it cannot be read."""
 
-    def __init__(self, path: Path = KMSG) -> None:
+    def __init__(self, path: Path = KMSG, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
         self.trouble = ""
         self._next: int | None = None  # sequence number
         self._fd = -1
@@ -78,9 +79,9 @@ class KernelLog:
         """Return new records that can be read without waiting, within READ_S seconds."""
         xids: list[Xid] = []
         lost = 0
-        deadline = time.monotonic() + READ_S
+        deadline = self._clock.monotonic_s() + READ_S
         for _ in range(RECORDS_MAX):
-            if self._fd < 0 or time.monotonic() > deadline:
+            if self._fd < 0 or self._clock.monotonic_s() > deadline:
                 break
             try:
                 data = os.read(self._fd, _RECORD_BYTES)

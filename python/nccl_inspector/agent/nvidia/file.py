@@ -89,7 +89,7 @@ class VendorDump:
 
 @dataclass(slots=True)
 class FileWatch:
-    """One file, from pass to pass; times are of time.monotonic()."""
+    """One file, from pass to pass; times are of a clock that nobody can set."""
 
     stamp: Stamp | None = None
     digest: bytes = b""  # of the text read last, so that the text itself need not be kept

@@ -5,7 +5,6 @@ Their present values are published; all their values are folded into a record fo
 """
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping
 
 from nccl_inspector.agent.nvidia.file import (
@@ -22,6 +21,7 @@ from nccl_inspector.exposition.process_file import FILE_BYTES_MAX
 from nccl_inspector.exposition.text import SeriesLine
 from nccl_inspector.exposition.vocabulary import Vocabulary
 from nccl_inspector.summary.vendor_means import GPUS_MAX
+from nccl_inspector.system.clock import Clock
 from nccl_inspector.system.safe_files import Stamp, read_at, regular_file, stamp_of
 
 VENDOR_FILES_MAX = GPUS_MAX
@@ -34,11 +34,18 @@ Refuse = Callable[[str, Stamp | None, RefusedError], None]
 class VendorFiles:
     """The present values of NVIDIA's plugin for a job's GPUs."""
 
-    def __init__(self, identity: Mapping[str, str], refuse: Refuse, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        identity: Mapping[str, str],
+        refuse: Refuse,
+        vocabulary: Vocabulary,
+        clock: Clock,
+    ) -> None:
         """Start without files; `refuse` is called in each pass for what is refused, and why."""
         self._identity = dict(identity)
         self._vocabulary = vocabulary
         self._refuse = refuse
+        self._clock = clock
         self._watches: dict[str, FileWatch] = {}
         self._bad: dict[str, RefusedError] = {}  # of unchanged texts that are invalid
         self._record: VendorRecord | None = None  # None until there is a file
@@ -49,7 +56,7 @@ class VendorFiles:
 
     def stamps(self) -> dict[str, Stamp]:
         """Return the stamps of the published files, which change if the content does."""
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         return {
             name: watch.taken_stamp
             for name, watch in self._watches.items()
@@ -79,9 +86,9 @@ class VendorFiles:
             self._record.write(job_fd)
 
     def refresh(
-        self, job_fd: int, raw_fd: int, names: Iterable[str], uid: int, deadline_s: float
+        self, job_fd: int, raw_fd: int, names: Iterable[str], uid: int, end_s: float
     ) -> None:
-        """Read files that have changed or were read once; `deadline_s` is of time.monotonic()."""
+        """Read files that have changed or were read once, until `end_s` of the clock's CPU time."""
         wanted = sorted(names)
         if wanted and self._record is None:
             self._record = self._take_up(job_fd)
@@ -91,7 +98,7 @@ class VendorFiles:
         self._watches = {name: self._watches.get(name, FileWatch()) for name in wanted}
         self._bad = {name: err for name, err in self._bad.items() if name in self._watches}
         for name in wanted:
-            if time.monotonic() > deadline_s:
+            if self._clock.cpu_s() > end_s:
                 self._refuse(name, None, RefusedError("too_slow"))
                 continue
             try:
@@ -102,13 +109,13 @@ class VendorFiles:
                     self._refuse(name, None, err)
 
     def _look(self, raw_fd: int, name: str, uid: int) -> None:
-        watch, now_s = self._watches[name], time.monotonic()
+        watch, now_s = self._watches[name], self._clock.monotonic_s()
         with regular_file(name, uid, FILE_BYTES_MAX, raw_fd) as (fd, status):
             stamp = stamp_of(status)
             if watch.needs(stamp):
                 data = read_at(fd, status.st_size, 0)
                 if stamp_of(os.fstat(fd)) == stamp:
-                    age_s = max(0.0, time.time() - status.st_mtime)
+                    age_s = max(0.0, self._clock.unix_s() - status.st_mtime)
                     if watch.saw(data, stamp, age_s, now_s):
                         self._take(name, watch, data)
         if name in self._bad:
@@ -143,5 +150,5 @@ class VendorFiles:
             if name in self._bad:
                 self._record.refuse(gpu, watch.taken_stamp, self._bad[name].reason)
             else:
-                time_s = max(0, int(time.time()))
+                time_s = max(0, int(self._clock.unix_s()))
                 self._record.add(gpu, watch.taken_stamp, time_s, dump)

@@ -2,7 +2,6 @@
 """A clock that is set between hooks and passes: nothing goes early, nothing stays for ever."""
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,9 @@ from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.report.joined_job import build_report
 from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.summary.attempts import load_summaries
+from nccl_inspector.system.clock import Clock
 from tests.support.boxes import BoxOf, lock_held, make_job, make_run_dir, names, write_box
+from tests.support.clocks import SteppedClock
 from tests.support.ended_jobs import BOX
 
 WAIT_S = 10
@@ -23,25 +24,9 @@ STEPS_S = [-(10**6), 10**6]
 BOX_ALIVE = BoxOf(BOX.comms, BOX.keys, state=1)
 
 
-class Clocks:
-    """time.time and time.monotonic, as far on or back as a test wants."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        wall, even = time.time, time.monotonic
-        self.wall_s, self.even_s = 0.0, 0.0
-        monkeypatch.setattr(time, "time", lambda: wall() + self.wall_s + self.even_s)
-        monkeypatch.setattr(time, "monotonic", lambda: even() + self.even_s)
-
-    def wait(self, seconds: float) -> None:
-        self.even_s += seconds
-
-    def step(self, seconds: float) -> None:
-        self.wall_s += seconds
-
-
 @pytest.fixture
-def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
-    return Clocks(monkeypatch)
+def clock() -> SteppedClock:
+    return SteppedClock()
 
 
 @pytest.fixture
@@ -54,64 +39,64 @@ def config(tmp_path: Path) -> Config:
 
 
 @pytest.fixture
-def collector(config: Config) -> Iterator[Collector]:
+def collector(config: Config, clock: SteppedClock) -> Iterator[Collector]:
     """The agent's, which watches."""
     run_fd = os.open(config.run_dir, os.O_RDONLY)
-    one = Collector(run_fd, config, Tally(), AtWork(run_fd), watching=True)
+    one = Collector(run_fd, config, Tally(), AtWork(run_fd), watching=True, clock=clock)
     yield one
     one.close()
     os.close(run_fd)
 
 
-def end_job(config: Config, start: int = 1_700_000_000) -> Path:
+def end_job(config: Config, clock: Clock, start: int = 1_700_000_000) -> Path:
     """What the epilog does now; the raw directory."""
-    name = f"42.{int(time.time())}000000000"
+    name = f"42.{clock.unix_ns()}"
     return make_job(config.run_dir / "ended" / name, start=start)
 
 
 @pytest.mark.parametrize("step_s", STEPS_S)
 def test_processes_of_an_ended_job_have_their_minute_and_no_more(
-    config: Config, collector: Collector, clocks: Clocks, step_s: float
+    config: Config, collector: Collector, clock: SteppedClock, step_s: float
 ) -> None:
-    box = write_box(end_job(config), "0_1", BOX_ALIVE)
+    box = write_box(end_job(config, clock), "0_1", BOX_ALIVE)
     with lock_held(box):
         assert collector.run_pass(WAIT_S) == 1
-        clocks.step(step_s)
-        clocks.wait(endedjob.LINGER_S - 10)
+        clock.set_s += step_s
+        clock.ahead_s += endedjob.LINGER_S - 10
         assert collector.run_pass(WAIT_S) == 1
-        clocks.wait(20)
+        clock.ahead_s += 20
         assert collector.run_pass(WAIT_S) == 0
     assert names(config.report_dir) == ["42"]
 
 
 @pytest.mark.parametrize("step_s", STEPS_S)
 def test_a_torn_manifest_has_its_hour_and_no_more(
-    config: Config, collector: Collector, clocks: Clocks, step_s: float
+    config: Config, collector: Collector, clock: SteppedClock, step_s: float
 ) -> None:
-    (end_job(config).parent / "manifest").write_text("format=1\n")
+    (end_job(config, clock).parent / "manifest").write_text("format=1\n")
     assert collector.run_pass(WAIT_S) == 1
-    clocks.step(step_s)
-    clocks.wait(3500)
+    clock.set_s += step_s
+    clock.ahead_s += 3500
     assert collector.run_pass(WAIT_S) == 1
-    clocks.wait(200)
+    clock.ahead_s += 200
     assert collector.run_pass(WAIT_S) == 0
 
 
 @pytest.mark.parametrize("step_s", STEPS_S)
 def test_an_ended_job_is_collected_whatever_the_time_in_its_name(
-    config: Config, collector: Collector, clocks: Clocks, step_s: float
+    config: Config, collector: Collector, clock: SteppedClock, step_s: float
 ) -> None:
-    write_box(end_job(config), "0_1", BOX)
-    clocks.step(step_s)
+    write_box(end_job(config, clock), "0_1", BOX)
+    clock.set_s += step_s
     assert collector.run_pass(WAIT_S) == 0
     assert names(config.run_dir / "ended") == []
     assert names(config.report_dir) == ["42"]
 
 
 def test_a_job_that_ends_before_it_began_has_no_negative_duration_and_says_so(
-    config: Config, collector: Collector
+    config: Config, collector: Collector, clock: SteppedClock
 ) -> None:
-    write_box(end_job(config, start=int(time.time()) + 5000), "0_1", BOX)
+    write_box(end_job(config, clock, start=int(clock.unix_s()) + 5000), "0_1", BOX)
     assert collector.run_pass(WAIT_S) == 0
     loaded = load_summaries(42, config.report_dir, None)
     assert loaded.head.end == loaded.head.start
@@ -120,9 +105,11 @@ def test_a_job_that_ends_before_it_began_has_no_negative_duration_and_says_so(
     )
 
 
-def test_a_fresh_agent_waits_anew(config: Config, collector: Collector, clocks: Clocks) -> None:
-    clocks.step(-(10**5))
-    box = write_box(end_job(config), "0_1", BOX_ALIVE)
-    clocks.step(10**5)
+def test_a_fresh_agent_waits_anew(
+    config: Config, collector: Collector, clock: SteppedClock
+) -> None:
+    clock.set_s -= 10**5
+    box = write_box(end_job(config, clock), "0_1", BOX_ALIVE)
+    clock.set_s += 10**5
     with lock_held(box):
         assert collector.run_pass(WAIT_S) == 1

@@ -21,9 +21,10 @@ from nccl_inspector.agent.kill_switch import disable, enable
 from nccl_inspector.agent.service import Agent, run_agent, run_collect
 from nccl_inspector.counters.counter_record import CounterRecord
 from nccl_inspector.counters.node_counters import NodeCounters
-from nccl_inspector.counters.sample import GPU, Device, Sample, boot_clock_s
+from nccl_inspector.counters.sample import GPU, Device, Sample
 from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.summary.codec import NodeSummary, decode
+from nccl_inspector.system.clock import Clock
 from tests.sandbox import wait_until
 from tests.support.boxes import make_job, make_reports, make_run_dir, names, write_box
 from tests.support.ended_jobs import BOX
@@ -33,7 +34,7 @@ from tests.support.publishing import samples
 PCI = "0000:10:00"
 
 
-def two_gpus() -> Sample:
+def two_gpus(clock: Clock) -> Sample:
     devices = [
         Device(
             "gpu", f"GPU{n}", {"pcie_replay": n}, {"nvlinks_active": 18}, {"pci": f"{n:04}:10:00"}
@@ -41,7 +42,7 @@ def two_gpus() -> Sample:
         for n in range(2)
     ]
     links = [Device("nvlink", f"GPU{n}/0", {"replay": 4}, {}, {}) for n in range(2)]
-    return Sample(GPU, time.time(), boot_clock_s(), (*devices, *links))
+    return Sample(GPU, clock.unix_s(), clock.boot_s(), (*devices, *links))
 
 
 @pytest.fixture
@@ -212,7 +213,7 @@ def test_what_hangs_at_the_end_is_said_and_holds_no_collection(
 ) -> None:
     monkeypatch.setattr(watch_module, "HOLD_S", 0.3)
 
-    def hang() -> Sample:
+    def hang(_clock: Clock) -> Sample:
         time.sleep(1000)
         raise AssertionError
 

@@ -25,6 +25,7 @@ from nccl_inspector.counters.sample import (
     decode,
     encode,
 )
+from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 from tests.sandbox import wait_until
 from tests.support.fake_hardware import gpu_lines, make_port, read_fake_gpus, write, write_nvml
 
@@ -224,7 +225,7 @@ def test_a_sample_goes_through_the_childs_memory_as_it_is(tmp_path: Path) -> Non
     assert decode(encode(sample)) == sample
 
 
-def hang() -> Sample:
+def hang(_clock: Clock = SYSTEM_CLOCK) -> Sample:
     time.sleep(1000)
     raise AssertionError
 
@@ -312,7 +313,7 @@ def test_a_source_that_hangs_keeps_no_other_one_waiting(
 
 
 def test_a_source_rests_after_its_answer(tmp_path: Path) -> None:
-    def slow() -> Sample:
+    def slow(_clock: Clock) -> Sample:
         time.sleep(0.2)
         return Sample(GPU, 0, 0, (), "no GPU")
 

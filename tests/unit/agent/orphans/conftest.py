@@ -12,7 +12,8 @@ from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.orphans import Sweeper
 from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm.attempt import Question
-from tests.support.fake_scontrol import Clock, Scontrol, answers, configured
+from tests.support.clocks import SteppedClock
+from tests.support.fake_scontrol import Scontrol, answers, configured
 
 
 @pytest.fixture
@@ -26,8 +27,8 @@ def config(tmp_path: Path, slurm: Scontrol) -> Config:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock() -> SteppedClock:
+    return SteppedClock()
 
 
 @pytest.fixture
@@ -36,16 +37,16 @@ def tally() -> Tally:
 
 
 @pytest.fixture
-def sweeper(config: Config, tally: Tally) -> Iterator[Sweeper]:
+def sweeper(config: Config, tally: Tally, clock: SteppedClock) -> Iterator[Sweeper]:
     run_fd = os.open(config.run_dir, os.O_RDONLY)
-    one = Sweeper(run_fd, config, tally)
+    one = Sweeper(run_fd, config, tally, clock)
     yield one
     one.close()
     os.close(run_fd)
 
 
 @pytest.fixture
-def waited(sweeper: Sweeper, tally: Tally, clock: Clock) -> Callable[[], None]:
+def waited(sweeper: Sweeper, tally: Tally, clock: SteppedClock) -> Callable[[], None]:
     """One answer more, about a directory in which nothing has lived for long."""
 
     def wait() -> None:

@@ -11,7 +11,8 @@ from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm import command
 from tests.sandbox.lifetime import wait_until
 from tests.support.boxes import make_job
-from tests.support.fake_scontrol import DOWN, UNKNOWN, Clock, Scontrol, ended, jobs
+from tests.support.clocks import SteppedClock
+from tests.support.fake_scontrol import DOWN, UNKNOWN, Scontrol, ended, jobs
 from tests.unit.agent.orphans.conftest import begun as begun
 from tests.unit.agent.orphans.conftest import clock as clock
 from tests.unit.agent.orphans.conftest import config as config
@@ -69,7 +70,7 @@ def test_a_job_that_slurm_does_not_speak_of_holds_no_other_up(
     config: Config,
     slurm: Scontrol,
     sweeper: Sweeper,
-    clock: Clock,
+    clock: SteppedClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     slurm.says(f'case "$*" in *42) echo "slurm_load_jobs error: x" >&2; exit 1;; esac; {UNKNOWN}')
@@ -85,7 +86,7 @@ def test_a_job_that_slurm_does_not_speak_of_holds_no_other_up(
 
 
 def test_a_job_without_an_answer_is_asked_about_more_and_more_rarely(
-    config: Config, slurm: Scontrol, sweeper: Sweeper, begun: list[int], clock: Clock
+    config: Config, slurm: Scontrol, sweeper: Sweeper, begun: list[int], clock: SteppedClock
 ) -> None:
     slurm.says(DOWN)
     make_job(config.run_dir / "jobs" / "42")

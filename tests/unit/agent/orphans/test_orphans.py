@@ -16,7 +16,8 @@ from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm import command
 from tests.sandbox.lifetime import wait_until
 from tests.support.boxes import BoxOf, lock_held, make_job, names, write_box
-from tests.support.fake_scontrol import UNKNOWN, Clock, Scontrol, answers, ended, jobs
+from tests.support.clocks import SteppedClock
+from tests.support.fake_scontrol import UNKNOWN, Scontrol, answers, ended, jobs
 
 
 def ask(sweeper: Sweeper, slurm: Scontrol) -> None:
@@ -34,7 +35,7 @@ def ask(sweeper: Sweeper, slurm: Scontrol) -> None:
 
 @pytest.mark.parametrize("boot_id", ["another", "", None], ids=["another", "empty", "no line"])
 def test_the_boot_that_a_manifest_names_ends_no_job(
-    config: Config, sweeper: Sweeper, tally: Tally, slurm: Scontrol, clock: Clock,
+    config: Config, sweeper: Sweeper, tally: Tally, slurm: Scontrol, clock: SteppedClock,
     boot_id: str | None,
 ) -> None:  # fmt: skip
     slurm.shows("RUNNING")
@@ -50,7 +51,7 @@ def test_the_boot_that_a_manifest_names_ends_no_job(
 
 
 def test_what_an_earlier_boot_left_on_a_disk_is_ended_by_slurms_word_and_unpublished(
-    config: Config, sweeper: Sweeper, tally: Tally, slurm: Scontrol, clock: Clock
+    config: Config, sweeper: Sweeper, tally: Tally, slurm: Scontrol, clock: SteppedClock
 ) -> None:
     slurm.shows("NODE_FAIL")
     raw = make_job(config.run_dir / "jobs" / "42", boot_id="another")
@@ -67,7 +68,7 @@ def test_what_an_earlier_boot_left_on_a_disk_is_ended_by_slurms_word_and_unpubli
 
 
 def test_slurm_is_asked_only_when_nothing_has_lived_for_a_while(
-    config: Config, sweeper: Sweeper, tally: Tally, slurm: Scontrol, clock: Clock
+    config: Config, sweeper: Sweeper, tally: Tally, slurm: Scontrol, clock: SteppedClock
 ) -> None:
     slurm.shows("COMPLETED")
     box = write_box(make_job(config.run_dir / "jobs" / "42"), "0_1", BoxOf(state=1))
@@ -115,7 +116,7 @@ def test_an_unknown_id_is_an_end(
 
 
 def test_a_job_that_lives_stays_and_is_asked_about_more_and_more_rarely(
-    config: Config, slurm: Scontrol, sweeper: Sweeper, tally: Tally, clock: Clock
+    config: Config, slurm: Scontrol, sweeper: Sweeper, tally: Tally, clock: SteppedClock
 ) -> None:
     slurm.shows("RUNNING")
     make_job(config.run_dir / "jobs" / "42")
@@ -136,7 +137,7 @@ def test_a_hanging_scontrol_holds_no_pass_up_and_is_killed_with_its_children(
     slurm: Scontrol,
     sweeper: Sweeper,
     tally: Tally,
-    clock: Clock,
+    clock: SteppedClock,
     tmp_path: Path,
 ) -> None:
     slurm.says(f"sleep 1000 & echo $! >{tmp_path}/pid; wait")
@@ -157,7 +158,12 @@ def test_a_hanging_scontrol_holds_no_pass_up_and_is_killed_with_its_children(
 
 
 def test_one_question_at_a_time(
-    config: Config, slurm: Scontrol, sweeper: Sweeper, tally: Tally, clock: Clock, tmp_path: Path
+    config: Config,
+    slurm: Scontrol,
+    sweeper: Sweeper,
+    tally: Tally,
+    clock: SteppedClock,
+    tmp_path: Path,
 ) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -179,7 +185,12 @@ def test_one_question_at_a_time(
 
 
 def test_an_answer_about_the_attempt_before_does_not_end_the_next(
-    config: Config, slurm: Scontrol, sweeper: Sweeper, tally: Tally, clock: Clock, tmp_path: Path
+    config: Config,
+    slurm: Scontrol,
+    sweeper: Sweeper,
+    tally: Tally,
+    clock: SteppedClock,
+    tmp_path: Path,
 ) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -198,7 +209,12 @@ def test_an_answer_about_the_attempt_before_does_not_end_the_next(
 
 
 def test_a_process_that_comes_between_question_and_answer_saves_its_directory(
-    config: Config, slurm: Scontrol, sweeper: Sweeper, tally: Tally, clock: Clock, tmp_path: Path
+    config: Config,
+    slurm: Scontrol,
+    sweeper: Sweeper,
+    tally: Tally,
+    clock: SteppedClock,
+    tmp_path: Path,
 ) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -221,7 +237,7 @@ def test_what_a_prolog_makes_in_the_last_moment_is_put_back(config: Config) -> N
     assert seen is not None
     (config.run_dir / "jobs" / "42").rename(config.run_dir / "ended" / "42.1")
     make_job(config.run_dir / "jobs" / "42", restart=1)
-    assert not jobdir.move_to_ended("42", seen, run_fd)
+    assert not jobdir.move_to_ended("42", seen, run_fd, 2)
     assert (jobs(config), names(config.run_dir / "ended")) == (["42"], ["42.1"])
     os.close(jobs_fd)
     os.close(run_fd)
@@ -255,7 +271,7 @@ def test_what_a_prolog_makes_anew_before_that_keeps_its_place_and_it_is_said(
 
 
 def test_a_directory_without_a_manifest_is_asked_for_after_an_hour(
-    config: Config, slurm: Scontrol, sweeper: Sweeper, tally: Tally, clock: Clock
+    config: Config, slurm: Scontrol, sweeper: Sweeper, tally: Tally, clock: SteppedClock
 ) -> None:
     slurm.says(UNKNOWN)
     (config.run_dir / "jobs" / "42").mkdir()
@@ -270,7 +286,7 @@ def test_a_directory_without_a_manifest_is_asked_for_after_an_hour(
 
 
 def test_a_manifest_of_another_job_is_as_none(
-    config: Config, slurm: Scontrol, sweeper: Sweeper, clock: Clock
+    config: Config, slurm: Scontrol, sweeper: Sweeper, clock: SteppedClock
 ) -> None:
     slurm.says(UNKNOWN)
     make_job(config.run_dir / "jobs" / "42", 41)
@@ -297,16 +313,14 @@ def test_a_step_of_the_clock_asks_no_earlier_and_no_later(
     slurm: Scontrol,
     sweeper: Sweeper,
     tally: Tally,
-    clock: Clock,
+    clock: SteppedClock,
     begun: list[int],
-    monkeypatch: pytest.MonkeyPatch,
     step_s: int,
 ) -> None:
     slurm.says(UNKNOWN)
     make_job(config.run_dir / "jobs" / "42")
     sweeper.run_pass()
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + step_s)
+    clock.set_s = step_s
     clock.ahead_s += 590
     sweeper.run_pass()
     assert begun == []
@@ -321,12 +335,12 @@ def test_a_step_of_the_clock_asks_no_earlier_and_no_later(
 
 
 def test_the_agent_collects_an_orphan_and_counts_it(
-    config: Config, slurm: Scontrol, clock: Clock
+    config: Config, slurm: Scontrol, clock: SteppedClock
 ) -> None:
     slurm.says(UNKNOWN)
     make_job(config.run_dir / "jobs" / "42")
     run_fd = os.open(config.run_dir, os.O_RDONLY)
-    one = Agent(config, run_fd)
+    one = Agent(config, run_fd, clock=clock)
     one.run_pass(10)
     clock.ahead_s += 900
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.agent.log_once import Tally
-from nccl_inspector.agent.nvidia import files as vendorfiles
 from nccl_inspector.agent.publish import Publisher
 from tests.support.boxes import BoxOf, lock_held, make_job, make_run_dir, write_box
-from tests.support.nvidia_files import FILE, Clock, Writer
+from tests.support.clocks import StillClock
+from tests.support.nvidia_files import FILE, Writer
 from tests.support.publishing import STEM, publisher
 
 
@@ -32,10 +32,8 @@ def vendor_raw(run_dir: Path) -> Path:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    one = Clock()
-    monkeypatch.setattr(vendorfiles, "time", one)
-    return one
+def clock() -> StillClock:
+    return StillClock()
 
 
 @pytest.fixture
@@ -51,7 +49,6 @@ def tally() -> Tally:
 
 
 @pytest.fixture
-def agent(run_dir: Path, tally: Tally, clock: Clock) -> Iterator[Publisher]:
-    assert clock
-    with publisher(run_dir, tally) as one:
+def agent(run_dir: Path, tally: Tally, clock: StillClock) -> Iterator[Publisher]:
+    with publisher(run_dir, tally, clock) as one:
         yield one

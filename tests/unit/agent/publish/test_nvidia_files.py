@@ -13,12 +13,13 @@ from nccl_inspector.agent.nvidia import files as vendorfiles
 from nccl_inspector.agent.nvidia.file import gpu_label, parse_vendor
 from nccl_inspector.agent.publish import Publisher
 from tests.support.boxes import names, write_user_file
-from tests.support.nvidia_files import FILE, RATE, UUID, Clock, Writer, bucket, passes, totals
+from tests.support.clocks import StillClock
+from tests.support.nvidia_files import FILE, RATE, UUID, Writer, bucket, passes, totals
 from tests.support.publishing import published
 
 
 def test_a_file_that_stands_still_is_published_with_the_true_identity(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     writer.dump(bucket(), bucket("1024-1025KB", p2p=True))
     agent.run_pass()
@@ -68,7 +69,7 @@ def test_nothing_of_a_dump_is_lost_but_what_the_manifest_knows_better() -> None:
 
 
 def test_with_its_totals_a_dump_is_published_and_tells_what_was_dropped(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, tally: Tally
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock, tally: Tally
 ) -> None:
     writer.dump(bucket(), bucket("1-2MB", p2p=True), totals(400, 12, 30, 3))
     passes(agent, clock)
@@ -85,7 +86,7 @@ def test_with_its_totals_a_dump_is_published_and_tells_what_was_dropped(
 
 
 def test_a_series_of_another_release_is_left_out_alone(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, tally: Tally
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock, tally: Tally
 ) -> None:
     writer.dump('nccl_new{gpu="GPU0"} 1\n', bucket(), "nccl_newer{} 1e9\n", totals())
     passes(agent, clock)
@@ -94,8 +95,24 @@ def test_a_series_of_another_release_is_left_out_alone(
     assert dict(tally.rejected) == {}
 
 
+@pytest.mark.parametrize("uptime_s", [0.0, 1e9], ids=["just booted", "up for years"])
+def test_how_long_the_machine_has_been_up_does_not_matter(
+    run_dir: Path,
+    writer: Writer,
+    agent: Publisher,
+    clock: StillClock,
+    tally: Tally,
+    uptime_s: float,
+) -> None:
+    clock.now_s, clock.booted_s = uptime_s, clock.unix_s() - uptime_s
+    writer.dump(bucket())
+    passes(agent, clock)
+    assert f"\n{RATE}" in published(run_dir)
+    assert dict(tally.rejected) == {}
+
+
 def test_two_looks_within_200_ms_are_one(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     writer.dump(bucket())
     passes(agent, clock, 3, pause_s=0.09)
@@ -105,7 +122,7 @@ def test_two_looks_within_200_ms_are_one(
 
 
 def test_a_dump_under_way_is_never_published(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     writer.begin()
     for number in range(6):
@@ -117,7 +134,7 @@ def test_a_dump_under_way_is_never_published(
 
 
 def test_the_last_whole_dump_stays_while_the_next_is_written(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     writer.dump(bucket(rate="1"), bucket("1-2MB", rate="1"))
     passes(agent, clock)
@@ -131,7 +148,7 @@ def test_the_last_whole_dump_stays_while_the_next_is_written(
 
 
 def test_a_file_that_nobody_writes_any_more_goes_and_is_counted_once(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, tally: Tally
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock, tally: Tally
 ) -> None:
     writer.dump(bucket())
     passes(agent, clock, 18)
@@ -145,28 +162,33 @@ def test_a_file_that_nobody_writes_any_more_goes_and_is_counted_once(
 
 
 def test_a_file_that_was_old_when_the_agent_came_is_not_published(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, vendor_raw: Path, tally: Tally
+    run_dir: Path,
+    writer: Writer,
+    agent: Publisher,
+    clock: StillClock,
+    vendor_raw: Path,
+    tally: Tally,
 ) -> None:
     writer.dump(bucket())
-    os.utime(vendor_raw / FILE, (clock.time() - 600, clock.time() - 600))
+    os.utime(vendor_raw / FILE, (clock.unix_s() - 600, clock.unix_s() - 600))
     passes(agent, clock, 3)
     assert published(run_dir) == ""
     assert dict(tally.rejected) == {"stale": 1}
 
 
 def test_a_clock_that_is_set_changes_nothing(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     writer.dump(bucket())
     passes(agent, clock)
     for step_s in (-1e6, 1e6):
-        monkeypatch.setattr(clock, "time", lambda step_s=step_s: clock.now_s + step_s)
+        clock.booted_s += step_s
         passes(agent, clock, 2)
         assert RATE in published(run_dir)
 
 
 def test_a_file_that_is_gone_goes(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, vendor_raw: Path
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock, vendor_raw: Path
 ) -> None:
     writer.dump(bucket())
     passes(agent, clock)
@@ -200,7 +222,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_what_nvidias_plugin_would_not_write_is_refused_whole_and_counted_once(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, tally: Tally, name: str
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock, tally: Tally, name: str
 ) -> None:
     text, reason = BAD[name]
     writer.dump(bucket())
@@ -213,7 +235,7 @@ def test_what_nvidias_plugin_would_not_write_is_refused_whole_and_counted_once(
 
 
 def test_its_files_and_series_are_capped(
-    run_dir: Path, vendor_raw: Path, agent: Publisher, clock: Clock, tally: Tally,
+    run_dir: Path, vendor_raw: Path, agent: Publisher, clock: StillClock, tally: Tally,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(vendorfiles, "VENDOR_FILES_MAX", 3)

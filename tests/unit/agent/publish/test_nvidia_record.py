@@ -21,7 +21,8 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.kind_labels import LabelledComm, LabelledKind
 from nccl_inspector.summary.vendor_means import Spread, VendorMeans
 from tests.support.boxes import give, names, write_user_file
-from tests.support.nvidia_files import FILE, RATE, UUID, Clock, Writer, bucket, passes, totals
+from tests.support.clocks import StillClock
+from tests.support.nvidia_files import FILE, RATE, UUID, Writer, bucket, passes, totals
 from tests.support.publishing import publisher
 
 WORLD = LabelledComm("", "unknown", 16, 2)
@@ -47,7 +48,7 @@ def dumps_of(run_dir: Path) -> dict[str, int]:
 
 
 def test_least_sum_and_greatest_of_all_dumps_are_kept_by_kind(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     for rate, time in (("6", "20"), ("2", "60"), ("4", "25")):
         writer.dump(bucket(rate=rate, time=time), bucket("1-2MB", "1", "7", p2p=True))
@@ -64,7 +65,7 @@ def test_least_sum_and_greatest_of_all_dumps_are_kept_by_kind(
 
 
 def test_only_root_can_read_it(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     writer.dump(bucket())
     passes(agent, clock)
@@ -73,7 +74,7 @@ def test_only_root_can_read_it(
 
 
 def test_a_dump_that_is_seen_in_many_passes_counts_once_and_costs_one_write(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     writer.dump(bucket())
     passes(agent, clock)
@@ -85,7 +86,7 @@ def test_a_dump_that_is_seen_in_many_passes_counts_once_and_costs_one_write(
 
 
 def test_the_same_numbers_in_another_dump_are_another_dump(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     for _ in range(3):
         writer.dump(bucket())
@@ -94,7 +95,7 @@ def test_the_same_numbers_in_another_dump_are_another_dump(
 
 
 def test_a_dump_under_way_never_counts(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     writer.begin()
     for number in range(6):
@@ -106,7 +107,7 @@ def test_a_dump_under_way_never_counts(
 
 
 def test_a_torn_dump_is_counted_as_such_and_nothing_of_it_is_taken(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     for text in (bucket()[:-5], bucket() + bucket("1-2MB").split("\n")[0] + "\n"):
         writer.dump(text)
@@ -116,7 +117,7 @@ def test_a_torn_dump_is_counted_as_such_and_nothing_of_it_is_taken(
 
 
 def test_a_hostile_name_is_refused_with_its_dump_and_an_odd_one_is_kept_as_it_is(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     for name in ('a"b', "a\x1b[2Jb", r"a\\b\"c"):
         writer.dump(bucket(comm_name=name))
@@ -127,7 +128,7 @@ def test_a_hostile_name_is_refused_with_its_dump_and_an_odd_one_is_kept_as_it_is
 
 
 def test_zeros_are_in_no_mean(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     for rate, time in (("0", "20"), ("4", "0"), ("0", "0")):
         writer.dump(bucket(rate=rate, time=time))
@@ -137,7 +138,7 @@ def test_zeros_are_in_no_mean(
 
 
 def test_what_no_gpu_can_do_is_counted_and_left_out(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     writer.dump(bucket("15-16EB", rate="7.3e17"), bucket(), bucket("20-9EB"))
     passes(agent, clock)
@@ -147,7 +148,7 @@ def test_what_no_gpu_can_do_is_counted_and_left_out(
 
 
 def test_sizes_are_classes_between_powers_of_two(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     writer.dump(*(bucket(f"{size}-{size + 1}KB") for size in range(512, 560)))
     passes(agent, clock)
@@ -156,11 +157,11 @@ def test_sizes_are_classes_between_powers_of_two(
 
 
 def test_an_agent_that_starts_again_goes_on_and_counts_no_dump_twice(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     writer.dump(bucket(rate="6"))
     passes(agent, clock)
-    with publisher(run_dir) as second:
+    with publisher(run_dir, clock=clock) as second:
         passes(second, clock, 4)
         assert dumps_of(run_dir) == {UUID: 1}
         writer.dump(bucket(rate="2"))
@@ -170,7 +171,7 @@ def test_an_agent_that_starts_again_goes_on_and_counts_no_dump_twice(
 
 
 def test_the_kill_switch_and_back_counts_no_dump_twice(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     writer.dump(bucket())
     passes(agent, clock)
@@ -180,7 +181,7 @@ def test_the_kill_switch_and_back_counts_no_dump_twice(
 
 
 def test_a_new_attempt_begins_anew(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock
 ) -> None:
     writer.dump(bucket())
     passes(agent, clock)
@@ -202,7 +203,7 @@ def test_a_new_attempt_begins_anew(
     "broken", [b"", b"{", b"[]", b'{"format":9}', b"\xff" * 99, b" " * (2 << 20)]
 )
 def test_a_broken_record_is_refused_with_the_reason_and_begun_anew(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, tally: Tally, broken: bytes
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock, tally: Tally, broken: bytes
 ) -> None:
     record_path(run_dir).write_bytes(broken)
     writer.dump(bucket())
@@ -214,7 +215,7 @@ def test_a_broken_record_is_refused_with_the_reason_and_begun_anew(
 
 
 def test_a_link_in_the_place_of_the_record_leads_nowhere(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, tmp_path: Path
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock, tmp_path: Path
 ) -> None:
     target = tmp_path / "precious"
     target.write_text("mine")
@@ -226,8 +227,8 @@ def test_a_link_in_the_place_of_the_record_leads_nowhere(
 
 
 def test_a_record_that_cannot_be_written_is_tried_again_and_the_series_are_published(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -243,7 +244,11 @@ def test_a_record_that_cannot_be_written_is_tried_again_and_the_series_are_publi
 
 
 def test_a_job_without_its_files_has_no_record(
-    run_dir: Path, vendor_raw: Path, agent: Publisher, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path,
+    vendor_raw: Path,
+    agent: Publisher,
+    clock: StillClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(vendorfiles, "read_record", None)
     monkeypatch.setattr(vendorfiles, "VendorRecord", None)
@@ -341,12 +346,12 @@ def test_gpus_that_come_and_go_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_time_of_a_file_before_1970_spoils_nothing(
-    run_dir: Path, writer: Writer, agent: Publisher, clock: Clock, vendor_raw: Path
+    run_dir: Path, writer: Writer, agent: Publisher, clock: StillClock, vendor_raw: Path
 ) -> None:
     writer.dump(bucket())
     os.utime(vendor_raw / FILE, (-5e8, -5e8))
     passes(agent, clock)
-    with publisher(run_dir) as second:
+    with publisher(run_dir, clock=clock) as second:
         passes(second, clock)
     assert dumps_of(run_dir) == {UUID: 1}
     assert kept(run_dir).problems == ()

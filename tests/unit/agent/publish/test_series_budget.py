@@ -9,16 +9,7 @@ from nccl_inspector.agent.series_budget import (
     series_limit,
 )
 from nccl_inspector.errors import RefusedError
-
-
-class Watch:
-    """A clock that goes when a test says so."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.support.clocks import StillClock
 
 
 def admitted(budget: SeriesBudget, *texts: str) -> list[bool]:
@@ -26,13 +17,13 @@ def admitted(budget: SeriesBudget, *texts: str) -> list[bool]:
 
 
 def test_a_job_has_so_many_different_series_and_no_more() -> None:
-    budget = SeriesBudget(2)
+    budget = SeriesBudget(2, StillClock())
     assert admitted(budget, "a", "b", "c") == [True, True, False]
     assert admitted(budget, "b", "a", "d") == [True, True, False]
 
 
 def test_a_series_that_disappears_and_comes_back_is_not_new() -> None:
-    watch = Watch()
+    watch = StillClock(100.0)
     budget = SeriesBudget(2, watch)
     admitted(budget, "a", "b")
     for _ in range(10):
@@ -42,7 +33,7 @@ def test_a_series_that_disappears_and_comes_back_is_not_new() -> None:
 
 
 def test_what_prometheus_has_forgotten_makes_room() -> None:
-    watch = Watch()
+    watch = StillClock(100.0)
     budget = SeriesBudget(2, watch)
     admitted(budget, "a", "b")
     while watch.now_s < 100 + FORGET_S:
@@ -57,10 +48,10 @@ def test_what_prometheus_has_forgotten_makes_room() -> None:
 
 
 def test_another_agent_goes_on_with_what_was_counted() -> None:
-    first = SeriesBudget(3)
+    first = SeriesBudget(3, StillClock())
     admitted(first, "a", "b")
     assert first.is_changed
-    second = SeriesBudget(3)
+    second = SeriesBudget(3, StillClock())
     second.restore(first.encode())
     assert admitted(second, "a", "c", "d") == [True, True, False]
 
@@ -68,7 +59,7 @@ def test_another_agent_goes_on_with_what_was_counted() -> None:
 @pytest.mark.parametrize("data", [b"x", b"1234567", b"12345678" * 100_000])
 def test_a_spoilt_record_is_refused(data: bytes) -> None:
     with pytest.raises(RefusedError, match="bad_series_budget"):
-        SeriesBudget(3).restore(data)
+        SeriesBudget(3, StillClock()).restore(data)
 
 
 def test_the_limit_goes_by_the_gpus_that_slurm_gave_the_job() -> None:

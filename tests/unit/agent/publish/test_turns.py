@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 from nccl_inspector.agent.job_order import TURN_S, Turns
+from tests.support.clocks import StillClock
 
 
-class Worker:
+class Worker(StillClock):
     """Jobs that need some time, and take no more than they are given."""
 
     def __init__(self, needs_s: dict[int, float], users: dict[int, int]) -> None:
-        self.now_s = 0.0
-        self.turns = Turns(lambda: self.now_s)
+        super().__init__()
+        self.turns = Turns(self)
         self._needs_s, self._users = needs_s, users
 
     def run_pass(self, total_s: float) -> tuple[list[int], set[int]]:
@@ -16,9 +17,9 @@ class Worker:
         for job, end_s in self.turns.share(self._users, total_s):
             served.append(job)
             need_s = self._needs_s[job]
-            if self.now_s + need_s <= end_s:
+            if self.used_s + need_s <= end_s:
                 whole.add(job)
-            self.now_s = min(self.now_s + need_s, end_s)
+            self.used_s = min(self.used_s + need_s, end_s)
         return served, whole
 
 
@@ -29,10 +30,10 @@ def test_an_honest_job_is_served_in_each_pass_beside_twenty_that_never_end() -> 
     needs_s = dict.fromkeys(HOSTILE, 10.0) | {99: 0.2}
     worker = Worker(needs_s, dict.fromkeys(HOSTILE, 1001) | {99: 1002})
     for number in range(50):
-        before_s = worker.now_s
+        before_s = worker.used_s
         _, whole = worker.run_pass(1.0)
         assert whole == {99}, number
-        assert worker.now_s - before_s <= 1.0 + 2 * TURN_S
+        assert worker.used_s - before_s <= 1.0 + 2 * TURN_S
 
 
 def test_who_was_left_out_comes_first_in_the_next_pass() -> None:
