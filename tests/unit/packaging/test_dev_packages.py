@@ -161,7 +161,7 @@ def test_packages_without_compiled_code_need_no_compiler(tmp_path: Path) -> None
 
 
 def test_where_all_is_there_nothing_is_printed(tmp_path: Path) -> None:
-    tools = "gcc", "strip", "readelf", "awk", "git", "dpkg-deb"
+    tools = "gcc", "strip", "readelf", "objcopy", "awk", "git", "dpkg-deb"
     (tmp_path / "include/slurm").mkdir(parents=True)
     (tmp_path / "include/slurm/spank.h").touch()
     where = {"SLURM_INCLUDE": str(tmp_path / "include"), "PYTHON": sys.executable}
