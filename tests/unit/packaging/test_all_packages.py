@@ -156,6 +156,23 @@ def test_reports_can_be_made_with_what_the_packages_bring(
     assert "no " in done.stderr  # of JSON lines, which are not there
 
 
+@pytest.mark.parametrize("python", ["3.12", "3.13"])  # of Ubuntu 24.04, of Debian 13
+def test_tools_are_there_for_the_python_of_another_distribution(
+    tmp_path: Path, python: str
+) -> None:
+    (deb,) = packages.build("deb", tmp_path / "deb", f"REPORT_PYTHON={python}", suffixes=("tools",))
+    assert f"+python{python}_" in deb.name
+    depends = ["dpkg-deb", "-f", str(deb), "Depends"]
+    said = subprocess.run(depends, capture_output=True, text=True, check=True).stdout
+    assert f", python{python}," in said
+    report = packages.unpacked(deb, tmp_path) / "usr/lib/nccl-inspector/report"
+    assert [path.name for path in report.iterdir()] == [f"python{python}"]
+    modules = [path.name for path in report.rglob("*.so") if ".libs" not in path.parent.name]
+    tag = f"cpython-{python.replace('.', '')}-|abi3"
+    assert len(modules) > 20
+    assert [name for name in modules if not re.search(tag, name)] == []
+
+
 def test_the_libraries_are_packaged_for_arm(tmp_path: Path) -> None:
     (deb,) = packages.build("deb", tmp_path / "deb", *ARM, suffixes=("profiler",))
     (rpm,) = packages.build("rpm", tmp_path / "rpm", *ARM, suffixes=("profiler",))
