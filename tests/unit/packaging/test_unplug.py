@@ -183,3 +183,20 @@ def test_undo_after_the_removal_has_nothing_to_say_of_the_line(image: Path) -> N
     unplug(image)
     status, text = setup(image, "node", "--undo")
     assert (status, "plugstack" in text) == (0, False), text
+
+
+def test_a_file_stays_whole_where_there_is_no_room_for_another(image: Path) -> None:
+    slurm = image / "etc/slurm"
+    text = "# ours\n" * 1000 + LINE
+    options = "size=8k"  # the file, and no second one
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", slurm], check=True)
+    try:
+        plugstack(image).write_text(text)
+        note = image / NOTE
+        note.parent.mkdir(parents=True)
+        note.write_text(f"/etc/slurm/plugstack.conf\tkept\t{LINE}")
+        assert "could not take the line out of /etc/slurm/plugstack.conf: do that" in unplug(image)
+        assert plugstack(image).read_text() == text
+        assert [path.name for path in slurm.iterdir()] == ["plugstack.conf"]
+    finally:
+        subprocess.run(["umount", slurm], check=True)
