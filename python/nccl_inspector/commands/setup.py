@@ -29,8 +29,13 @@ def _run(role: str, site: Path | None, root: Path, apply: bool, undo: bool) -> N
         raise click.UsageError("--apply and --undo exclude each other.")
     host = Host(root.absolute())
     if undo:
-        for line in take_back_all(host, role):
+        undone = take_back_all(host, role)
+        for line in (*undone.stays, *undone.pending):
             click.echo(f"  {line}")
+        if undone.pending:
+            click.echo(f"Not everything is undone. Then run `nccl-inspector setup {role} --undo` "
+                       "again.")  # fmt: skip
+            sys.exit(1)
         click.echo(f"What setup {role} had changed is undone.")
         return
     steps = ROLES[role](host, read_site(site))

@@ -5,12 +5,13 @@ import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.setup.host import Host
 from nccl_inspector.setup.journal import JOURNAL_DIR, Change, Journal
-from nccl_inspector.setup.steps import Look, State, Step, undo
+from nccl_inspector.setup.steps import Look, State, Stay, Step, undo
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +58,10 @@ def look(host: Host, role: str, steps: Sequence[Step]) -> Shown:
     return Shown(tuple(step.look(host, journal) for step in steps))
 
 
-def _take_back(host: Host, changes: Sequence[Change]) -> list[str]:
-    """Undo changes, the newest first; return what could not be undone, and why."""
-    stays = []
-    for change in reversed(changes):
-        try:
-            if said := undo(host, change):
-                stays.append(said)
-        except InspectorError as err:
-            stays.append(str(err))
-    return stays
+def _take_back(host: Host, changes: Sequence[Change]) -> list[tuple[Change, Stay]]:
+    """Undo changes, the newest first; return what stays, and why."""
+    found = [(change, undo(host, change)) for change in reversed(changes)]
+    return [(change, stay) for change, stay in found if stay is not None]
 
 
 def apply(host: Host, role: str, steps: Sequence[Step]) -> Shown:
@@ -88,28 +83,64 @@ def apply(host: Host, role: str, steps: Sequence[Step]) -> Shown:
             for step, found in zip(steps, shown.looks, strict=True):
                 if found.state is State.TO_DO:
                     step.apply(host, journal)
+                elif found.state is State.DONE:
+                    journal.claim(step.makes(host))
         except InspectorError as err:
             stays = _take_back(host, journal.of_this_run)
-            journal.save(before)
-            left = f"; but {'; '.join(stays)}" if stays else ""
+            known = {one.key for one in before}
+            again = [change for change, stay in stays if not stay.is_final]
+            journal.save([*before, *(one for one in again if one.key not in known)])
+            left = f"; but {'; '.join(stay.text for _, stay in stays)}" if stays else ""
             raise InspectorError(f"{err}. What was done before it is undone{left}") from err
         finally:
             journal.note_plugstack_lines()
     return shown
 
 
-def take_back_all(host: Host, role: str) -> list[str]:
-    """Undo all that `apply` has done for a role; return what stays, and why.
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """What `--undo` has left; `pending`: it may go when it is undone once more."""
+
+    stays: tuple[str, ...]
+    pending: tuple[str, ...]
+
+
+def take_back_all(host: Host, role: str) -> Undone:
+    """Undo all that `apply` has done for a role and that no other role needs.
+
+    What could not be undone now stays in the journal, so that this can be done once more.
 
     Raises:
         InspectorError: the journal cannot be read or written.
     """
     with _only_one(host):
         journal = Journal(host, role)
-        stays = _take_back(host, journal.changes)
-        journal.save(())
+        mine = journal.of_role()
+        left = _take_back(host, [one for one in mine if one.roles == (role,)])
+        again = {change.key for change, stay in left if not stay.is_final}
+        kept = [
+            one if one.key in again else one.without(role)
+            for one in journal.changes
+            if one.roles != (role,) or one.key in again
+        ]
+        # A directory above others' files goes with the last of those.
+        heirs = {name for one in kept for name in one.roles}
+        parents = [
+            replace(one, roles=tuple(sorted(heirs)))
+            for one in mine
+            if one.roles == (role,) and one.kind == "parent" and host.at(Path(one.what)).is_dir()
+        ]
+        journal.save([*(parents if heirs else ()), *kept])
         journal.note_plugstack_lines()
-        return stays
+        needed = [
+            f"{one.what} stays: setup {' and setup '.join(one.without(role).roles)} needs it"
+            for one in mine
+            if one.roles != (role,) and one.kind != "parent"
+        ]
+        return Undone(
+            (*needed, *(stay.text for _, stay in left if stay.is_final)),
+            tuple(stay.text for _, stay in left if not stay.is_final),
+        )
 
 
 def describe(shown: Shown, *, applied: bool) -> list[str]:

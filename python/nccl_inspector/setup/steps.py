@@ -11,11 +11,12 @@ from typing import Protocol
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.setup.host import Host, directory_of
-from nccl_inspector.setup.journal import Change, Journal, fingerprint
+from nccl_inspector.setup.journal import Change, Journal, Key, fingerprint
 from nccl_inspector.setup.slurm_layout import our_entries
 from nccl_inspector.slurm.plugstack import drop_in_file, stack_entries
 from nccl_inspector.system.atomic import replace_file
 
+_UNIT_DIRS = "/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"
 _ENABLED, _ACTIVE = "enabled", "active"  # how a unit was before, in the journal
 _DROP_IN = "nccl-inspector"  # the name of our file in a directory that plugstack.conf includes
 
@@ -38,8 +39,19 @@ class Look:
     lines: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """What undoing leaves, and why; not `is_final`: undoing again may remove it."""
+
+    text: str
+    is_final: bool = True
+
+
 class Step(Protocol):
     """One thing that a host needs."""
+
+    def makes(self, host: Host) -> tuple[Key, ...]:
+        """Return what it makes, as the journal names it: another role may have made it already."""
 
     def look(self, host: Host, journal: Journal) -> Look:
         """Return how it stands; nothing is changed."""
@@ -81,6 +93,11 @@ class OwnFile:
     # Whether a file that somebody else wrote says the same.
     says_the_same: Callable[[bytes], bool] = _always_differs
 
+    def makes(self, host: Host) -> tuple[Key, ...]:
+        """Return the key of its entry in the journal."""
+        del host
+        return (("file", str(self.path)),)
+
     def look(self, host: Host, journal: Journal) -> Look:
         """Refuse a file that somebody else wrote, or changed."""
         found = host.read(self.path)
@@ -119,6 +136,10 @@ class PlugstackLineStep:
     plugin: str
     words: tuple[str, ...]
     is_sent: bool = False  # slurmctld sends the file to the nodes, but no directory beside it
+
+    def makes(self, host: Host) -> tuple[Key, ...]:
+        """Return the key of its entry in the journal."""
+        return (("file", str(self.path(host))),)
 
     @property
     def _line(self) -> tuple[str, ...]:
@@ -180,6 +201,11 @@ class AccountStep:
     name: str
     uid: int | None
 
+    def makes(self, host: Host) -> tuple[Key, ...]:
+        """Return the key of its entry in the journal."""
+        del host
+        return (("account", self.name),)
+
     def look(self, host: Host, journal: Journal) -> Look:
         """Refuse a uid that is another account's, and an account with another uid."""
         del journal
@@ -218,6 +244,11 @@ class DirectoryStep:
     path: Path
     owner: str
     mode: int
+
+    def makes(self, host: Host) -> tuple[Key, ...]:
+        """Return the key of its entry in the journal."""
+        del host
+        return (("directory", str(self.path)),)
 
     def look(self, host: Host, journal: Journal) -> Look:
         """Refuse one that is somebody else's or has another mode: what is in it may matter."""
@@ -266,6 +297,10 @@ class TmpfilesStep:
     file: OwnFile
     directories: tuple[Path, ...]
 
+    def makes(self, host: Host) -> tuple[Key, ...]:
+        """Return the key of its entry in the journal."""
+        return self.file.makes(host)
+
     def look(self, host: Host, journal: Journal) -> Look:
         """Also to do if only the directories are missing."""
         found = self.file.look(host, journal)
@@ -280,11 +315,20 @@ class TmpfilesStep:
             host.call(["systemd-tmpfiles", "--create", str(self.file.path)])
 
 
+def _has_unit(host: Host, name: str) -> bool:
+    return any(host.at(Path(place) / name).is_file() for place in _UNIT_DIRS)
+
+
 @dataclass(frozen=True, slots=True)
 class UnitStep:
     """A unit of systemd that is enabled, and on this machine started."""
 
     name: str
+
+    def makes(self, host: Host) -> tuple[Key, ...]:
+        """Return the key of its entry in the journal."""
+        del host
+        return (("unit", self.name),)
 
     def look(self, host: Host, journal: Journal) -> Look:
         """Without systemd it is a thing to do by hand; where none runs, the next boot starts it."""
@@ -292,10 +336,7 @@ class UnitStep:
         if not host.has_systemd:
             return Look(State.BY_HAND, f"{self.name}: systemd is not installed here; start it as "
                         "the page Install says")  # fmt: skip
-        if not any(
-            host.at(Path(place) / self.name).is_file()
-            for place in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
-        ):
+        if not _has_unit(host, self.name):
             return Look(State.REFUSED, f"{self.name} is not there: install the package first")
         was = self._state(host)
         if _ENABLED in was and (_ACTIVE in was or not host.is_booted):
@@ -329,6 +370,11 @@ class Advice:
     text: str
     lines: tuple[str, ...] = ()
 
+    def makes(self, host: Host) -> tuple[Key, ...]:
+        """Return nothing."""
+        del host
+        return ()
+
     def look(self, host: Host, journal: Journal) -> Look:
         """Return whether it is done, as far as that can be seen."""
         del host, journal
@@ -346,6 +392,11 @@ class Obstacle:
 
     text: str
 
+    def makes(self, host: Host) -> tuple[Key, ...]:
+        """Return nothing."""
+        del host
+        return ()
+
     def look(self, host: Host, journal: Journal) -> Look:
         """Refuse."""
         del host, journal
@@ -355,68 +406,79 @@ class Obstacle:
         """Nothing: it is never to do."""
 
 
-def _undo_file(host: Host, change: Change) -> str:
+def _undo_file(host: Host, change: Change) -> Stay | None:
     path = Path(change.what)
     found = host.read(path)
     if found is None:
-        return ""
+        return None
     if change.appended:
         text = found.decode("utf-8", "surrogateescape")
         if text.count(change.appended) != 1:
             is_there = any(one.is_ours for one in stack_entries(path, lambda _: text))
-            return f"{path}: the line was changed by hand, and stays" if is_there else ""
+            why = f"{path}: the line was changed by hand, and stays"
+            return Stay(why) if is_there else None
         text = text.replace(change.appended, change.replaced)
         if not text and change.before is None:
             host.at(path).unlink()
         else:
             write(host, path, text.encode("utf-8", "surrogateescape"))
-        return ""
+        return None
     if change.before is not None and found == change.before.encode("utf-8", "surrogateescape"):
-        return ""
+        return None
     if fingerprint(found) != change.written:
-        return f"{path} was changed by hand, and stays"
+        return Stay(f"{path} was changed by hand, and stays")
     if change.before is None:
         host.at(path).unlink()
     else:
         write(host, path, change.before.encode("utf-8", "surrogateescape"))
-    return ""
+    return None
 
 
-def _undo_directory(host: Host, change: Change) -> str:
+def _undo_directory(host: Host, change: Change) -> Stay | None:
     try:
         host.at(Path(change.what)).rmdir()
     except FileNotFoundError:
-        return ""
+        return None
     except OSError:
         # A parent directory that others use stays, without a message.
-        return "" if change.kind == "parent" else f"{change.what} is not empty, and stays"
-    return ""
+        return None if change.kind == "parent" else Stay(f"{change.what} is not empty, and stays")
+    return None
 
 
-def _undo_unit(host: Host, change: Change) -> str:
+def _undo_unit(host: Host, change: Change) -> Stay | None:
     was = (change.before or "").split()
+    if not _has_unit(host, change.what):  # its package is gone, and systemd has stopped it
+        return None
     if _ENABLED not in was:
         host.call([*host.systemctl, "disable", change.what])
-    if _ACTIVE not in was and host.is_booted:
+    if _ACTIVE in was or not host.is_booted:
+        return None
+    try:
         host.call(["systemctl", "stop", change.what])
-    return ""
+    except InspectorError as err:
+        if not change.what.endswith(".mount"):
+            raise
+        return Stay(
+            f"{change.what} stays mounted, because it is in use ({err}): wait until the jobs on "
+            "this node have ended, and restart slurmd, whose jobs use it until then",
+            is_final=False,
+        )
+    return None
 
 
-def undo(host: Host, change: Change) -> str:
-    """Undo a change; return what stays and why, empty if nothing does.
-
-    Raises:
-        InspectorError: it failed.
-    """
+def undo(host: Host, change: Change) -> Stay | None:
+    """Undo a change; return what stays and why, None if nothing does."""
     try:
         if change.kind == "file":
             return _undo_file(host, change)
         if change.kind in ("directory", "parent"):
             return _undo_directory(host, change)
+        if change.kind == "unit":
+            return _undo_unit(host, change)
     except OSError as err:
-        raise InspectorError(f"{change.what}: {err.strerror}") from err
-    if change.kind == "unit":
-        return _undo_unit(host, change)
+        return Stay(f"{change.what}: {err.strerror}", is_final=False)
+    except InspectorError as err:
+        return Stay(str(err), is_final=False)
     if host.id_of(change.what) is None:  # making it failed
-        return ""
-    return f"account {change.what} stays: reports may be its files"
+        return None
+    return Stay(f"account {change.what} stays: reports may be its files")

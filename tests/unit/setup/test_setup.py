@@ -5,6 +5,7 @@ The hosts are root directories of images; useradd and systemctl are the real one
 """
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -16,8 +17,8 @@ import pytest
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import read_config
 from nccl_inspector.setup.host import Host
-from nccl_inspector.setup.plan import AGENT_UNIT, controller_steps, node_steps
-from nccl_inspector.setup.run import apply, look, take_back_all
+from nccl_inspector.setup.plan import AGENT_UNIT, RUN_UNIT, controller_steps, node_steps
+from nccl_inspector.setup.run import Undone, apply, look, take_back_all
 from nccl_inspector.setup.site_file import SiteFile, read_site
 from nccl_inspector.setup.steps import DirectoryStep, State, TmpfilesStep, UnitStep
 from tests.support.host_image import SITE, SLURM_CONF, make_image, setup, tree
@@ -200,6 +201,83 @@ def test_a_changed_site_file_changes_what_setup_wrote(image: Path) -> None:
     assert "interval = 1s" in conf.read_text(), "somebody's own line is not lost"
 
 
+@pytest.mark.parametrize("first", ["node", "controller"])
+def test_either_role_of_a_host_changes_what_the_other_wrote(image: Path, first: str) -> None:
+    second = {"node": "controller", "controller": "node"}[first]
+    for role in (first, second):
+        assert setup(image, role, "--apply")[0] == 0
+    other = SITE.replace("interval=30s", "interval=60s").replace("/shared/store", "/shared/other")
+    for role in (second, first):
+        status, text = setup(image, role, "--apply", site=other)
+        assert status == 0, text
+    assert (image / "etc/slurm/plugstack.conf").read_text() == LINE.replace("30s", "60s")
+    conf = image / "etc/nccl-inspector/nccl-inspector.conf"
+    assert read_config(conf).store_dir == Path("/shared/other")
+
+
+@pytest.mark.parametrize("first", ["node", "controller"])
+def test_what_two_roles_need_goes_with_the_last_of_them(image: Path, first: str) -> None:
+    second = {"node": "controller", "controller": "node"}[first]
+    before = tree(image)
+    for role in ("node", "controller"):
+        assert setup(image, role, "--apply")[0] == 0
+    status, text = setup(image, first, "--undo")
+    assert status == 0
+    assert f"  /etc/nccl-inspector/nccl-inspector.conf stays: setup {second} needs it\n" in text
+    assert (image / "etc/slurm/plugstack.conf").read_text() == LINE
+    assert "done     /etc/nccl-inspector/nccl-inspector.conf" in setup(image, second)[1]
+    status, text = setup(image, second, "--undo")
+    assert (status, " needs it" in text) == (0, False)
+    left = {name for name in tree(image).keys() - before.keys() if name.startswith("etc/")}
+    assert {"etc/nccl-inspector/", "etc/slurm/plugstack.conf", "etc/tmpfiles.d/"} & left == set()
+    assert list((image / "var/lib/nccl-inspector/setup").iterdir()) == []
+
+
+def split_journal(image: Path) -> None:
+    """Write the journal as releases did that had one for each role."""
+    folder = image / "var/lib/nccl-inspector/setup"
+    rows = json.loads((folder / "journal.json").read_text())
+    (folder / "journal.json").unlink()
+    for role in ("node", "controller"):
+        own = [row | {"roles": None} for row in rows if row["roles"][0] == role]
+        for row in own:
+            del row["roles"]
+        (folder / f"{role}.json").write_text(json.dumps(own))
+
+
+def test_the_journals_of_an_older_release_become_one(image: Path) -> None:
+    before = tree(image)
+    for role in ("node", "controller"):
+        assert setup(image, role, "--apply")[0] == 0
+    split_journal(image)
+    folder = image / "var/lib/nccl-inspector/setup"
+    assert {path.name for path in folder.glob("*.json")} == {"controller.json", "node.json"}
+    other = SITE.replace("/shared/store", "/shared/other")
+    status, text = setup(image, "node", "--apply", site=other)
+    assert status == 0, text
+    assert [path.name for path in folder.glob("*.json")] == ["journal.json"]
+    assert setup(image, "controller", "--undo", site=other)[0] == 0
+    assert (image / "etc/nccl-inspector/nccl-inspector.conf").exists(), "the node needs it"
+    assert setup(image, "node", "--undo", site=other)[0] == 0
+    assert "etc/nccl-inspector/" not in tree(image).keys() - before.keys()
+
+
+def test_of_two_old_journals_the_one_that_wrote_the_file_counts(image: Path) -> None:
+    assert setup(image, "node", "--apply")[0] == 0
+    folder = image / "var/lib/nccl-inspector/setup"
+    rows = json.loads((folder / "journal.json").read_text())
+    for row in rows:
+        del row["roles"]
+    (folder / "node.json").write_text(json.dumps(rows))
+    stale = [row | {"written": "0" * 64} for row in rows if row["what"].endswith("inspector.conf")]
+    (folder / "controller.json").write_text(json.dumps(stale))
+    (folder / "journal.json").unlink()
+    other = SITE.replace("/shared/store", "/shared/other")
+    for role in ("controller", "node"):
+        status, text = setup(image, role, "--apply", site=other)
+        assert status == 0, text
+
+
 def test_lines_that_others_add_to_plugstack_conf_survive_undo(image: Path) -> None:
     assert setup(image, "node", "--apply")[0] == 0
     plugstack = image / "etc/slurm/plugstack.conf"
@@ -294,22 +372,28 @@ daemon-reload) exit 0 ;;
 is-enabled) [ -e "$2.enabled" ] && echo enabled || { echo disabled; exit 1; } ;;
 is-active) [ -e "$2.active" ] && echo active || { echo inactive; exit 3; } ;;
 enable) [ "$2" = --now ] && touch "$3.enabled" "$3.active" ;;
-disable) if [ "$2" = --now ]; then rm -f "$3.enabled" "$3.active"; else rm "$2.enabled"; fi ;;
+disable) if [ "$2" = --now ]; then rm -f "$3.enabled" "$3.active"; else rm -f "$2.enabled"; fi ;;
 stop) rm "$2.active" ;;
 *) exit 64 ;;
 esac
 """
 
 
-@pytest.mark.parametrize("before", [set(), {"enabled"}, {"active"}])
-def test_undo_leaves_a_unit_enabled_or_running_as_it_was(
-    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: set[str]
-) -> None:
+def put_systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a systemctl into the path that keeps its units' states as files; return their place."""
     state = tmp_path / "bin" / "systemctl.state"
     state.mkdir(parents=True)
     (tmp_path / "bin" / "systemctl").write_text(SYSTEMCTL)
     (tmp_path / "bin" / "systemctl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    return state
+
+
+@pytest.mark.parametrize("before", [set(), {"enabled"}, {"active"}])
+def test_undo_leaves_a_unit_enabled_or_running_as_it_was(
+    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: set[str]
+) -> None:
+    state = put_systemctl(tmp_path, monkeypatch)
     host, unit = Booted(image), UnitStep(AGENT_UNIT)
     for word in before:
         (state / f"{AGENT_UNIT}.{word}").touch()
@@ -322,8 +406,38 @@ def test_undo_leaves_a_unit_enabled_or_running_as_it_was(
     (state / f"{AGENT_UNIT}.active").unlink()  # it died, and setup starts it once more
     apply(host, "node", [unit])
     assert how() == {"enabled", "active"}
-    assert take_back_all(host, "node") == []
+    assert take_back_all(host, "node") == Undone((), ())
     assert how() == before
+
+
+def test_undo_during_a_job_is_done_once_the_job_has_ended(
+    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = put_systemctl(tmp_path, monkeypatch)
+    busy = tmp_path / "busy"
+    (state.parent / "systemctl").write_text(
+        SYSTEMCTL.replace("stop) ", f"stop) case $2 in *.mount) [ ! -e {busy} ] || {{ "
+                          f"echo target is busy >&2; exit 1; }} ;; esac; "))  # fmt: skip
+    host, steps = Booted(image), [UnitStep(RUN_UNIT), UnitStep(AGENT_UNIT)]
+    apply(host, "node", steps)
+    busy.touch()
+    for _ in range(2):
+        undone = take_back_all(host, "node")
+        assert undone.stays == ()
+        (why,) = undone.pending
+        assert why.startswith(f"{RUN_UNIT} stays mounted, because it is in use")
+        assert "target is busy" in why
+        assert {path.name for path in state.iterdir()} == {f"{RUN_UNIT}.active"}
+    with monkeypatch.context() as patch:
+        patch.setattr("nccl_inspector.commands.setup.Host", Booted)
+        status, text = setup(image, "node", "--undo")
+        assert status == 1
+        assert text.splitlines()[-1].startswith("Not everything is undone.")
+    assert "is undone.\n" not in text.replace("Not everything is undone.", "")
+    busy.unlink()
+    assert take_back_all(host, "node") == Undone((), ())
+    assert list(state.iterdir()) == []
+    assert take_back_all(host, "node") == Undone((), ())
 
 
 def test_an_account_that_could_not_be_made_is_not_said_to_stay(image: Path) -> None:
