@@ -13,12 +13,17 @@ BEGIN {
 	print "  `--nccl-inspector=prom,interval=10s`."
 	print "- Sizes take K, M, G or T. Durations take ms, s, m or h."
 	print "- A word or a line that is not valid turns measuring off, and the log says so."
+	print "- A change is in force for the next **job** or **command** that reads the setting. The **agent** and"
+	print "  the **controller** service keep what they have read: `nccl-inspector setup node --apply` and"
+	print "  `setup controller --apply` reload or restart them if they must ([change a"
+	print "  setting](operate.md#change-a-setting))."
 	print ""
-	print "| setting | default | meaning |"
-	print "|---|---|---|"
+	print "| setting | default | read by | meaning |"
+	print "|---|---|---|---|"
 }
 /^#/ || NF == 0 { next }
 {
 	gsub("<", "\\&lt;", $7) # Markdown takes <job id> for a tag
-	printf "| `%s`%s | %s | %s |\n", $1, $6 == "option" ? "*" : "", $3 == "" ? "" : "`" $3 "`", $7
+	gsub(",", ", ", $8)
+	printf "| `%s`%s | %s | %s | %s |\n", $1, $6 == "option" ? "*" : "", $3 == "" ? "" : "`" $3 "`", $8, $7
 }

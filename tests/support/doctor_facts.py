@@ -42,7 +42,8 @@ from nccl_inspector.doctor.facts import (
 from nccl_inspector.doctor.nccl import PROFILER
 from nccl_inspector.doctor.set_by_slurm import MARKER, fnv1a
 from nccl_inspector.model.process import GPU_TIMED, MEASURING
-from nccl_inspector.settings.config import parse_config
+from nccl_inspector.settings.config import Config, parse_config
+from nccl_inspector.settings.in_force import AGENT, CONTROLLER, Note, Process, texts
 
 LIB = Path("/usr/lib/nccl-inspector")
 RUN = Path("/run/nccl-inspector")
@@ -90,7 +91,13 @@ def _agent() -> Agent:
     fill = Fill(1 << 20, 256 << 20, 50, 20_000, True, "the run directory")
     status = NodeStatus(RUN, True, None, fill, 4711, None, 1, 0, 2, 3.0, "")
     unit = Unit("nccl-inspector-agent.service", "loaded", "active", "enabled", "", "/x/python")
-    return Agent(status, 3.0, None, unit, Interpreter("/usr/bin/python3", (3, 11), ""))
+    python = Interpreter("/usr/bin/python3", (3, 11), "")
+    return Agent(status, 3.0, None, unit, python, note_of(parse_config("", "test"), AGENT))
+
+
+def note_of(config: Config, reader: str) -> Note:
+    """What a service says that runs with these settings."""
+    return Note(Process(4711, "5", "boot", "spaces"), texts(config, reader))
 
 
 def storage(path: str) -> Storage:
@@ -121,6 +128,8 @@ def _controller() -> Controller:
         unentered=(0, 0.0),
         unit=unit,
         timer=timer,
+        note=note_of(parse_config("", "test"), CONTROLLER),
+        uncounted=0,
     )
 
 
@@ -207,6 +216,7 @@ def healthy() -> Facts:
         reports=storage("/shared/reports"),
         objects="",
         store=storage("/shared/store"),
+        spool=storage("/var/spool/nccl-inspector/dropped"),
         controller=_controller(),
         job=_job(),
         image=_image(),

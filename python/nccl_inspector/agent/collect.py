@@ -124,6 +124,7 @@ class Collector:
         self._deadline = 0.0
         self._answered: list[int] = []
         self._said_no_acl = False
+        self._why_failed = ""  # the last failure, since which nothing was handed over
 
     def configure(self, config: Config) -> None:
         """Use another configuration from now on."""
@@ -144,6 +145,11 @@ class Collector:
         names = {ended.name for ended in self._list()}
         failed, waiting = names & self._retries.keys(), names & self._waiting
         return Backlog(len(failed), len(names - failed - waiting), len(waiting))
+
+    @property
+    def trouble(self) -> str:
+        """Why ended jobs wait that were tried; empty: none does, or the last try worked."""
+        return self._why_failed if self._retries else ""
 
     def jobs(self) -> set[int]:
         """Return the ids of the waiting jobs."""
@@ -269,6 +275,7 @@ class Collector:
         last = self._retries.get(ended.name)
         delay_s = min(last.delay_s * 2, RETRY_LAST_S) if last else RETRY_FIRST_S
         self._retries[ended.name] = _Retry(self._clock.monotonic_s() + delay_s, delay_s)
+        self._why_failed = f"the summaries of ended jobs are not handed over: {why}"
         self._tally.collect_failures += 1
         self._tally.say(ended.job_id, f"its summary is not handed over, will try again: {why}")
 
@@ -310,5 +317,6 @@ class Collector:
         if message == DONE_WITHOUT_ACL and not self._said_no_acl:
             self._said_no_acl = True
             self._tally.say(ended.job_id, message.decode("ascii"))
+        self._why_failed = ""
         self._discard(ended)
         return True

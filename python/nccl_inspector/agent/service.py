@@ -7,9 +7,10 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from nccl_inspector.agent.collect import Backlog, Collector
@@ -31,6 +32,14 @@ from nccl_inspector.agent.signals import LiveSignals
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.exposition.text import SeriesLine, make_series
 from nccl_inspector.settings.config import Config
+from nccl_inspector.settings.in_force import (
+    AGENT,
+    Note,
+    agent_note,
+    texts,
+    this_process,
+    write_note,
+)
 from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 from nccl_inspector.system.notify import Notifier
 from nccl_inspector.system.wakeup import Wakeup
@@ -88,6 +97,7 @@ class Agent:
         self._who = agent_labels(config)
         self._prom_gid = group_id(config.prom_group)
         self._troubles: set[str] = set()
+        self._noted: Note | None = None
 
     def configure(self, config: Config) -> None:
         """Use another configuration from the next pass on.
@@ -146,6 +156,21 @@ class Agent:
         self._try(
             "publish its own state", lambda: self._publisher.write_own([*series, *(live or ())])
         )
+
+    @property
+    def trouble(self) -> str:
+        """What cannot be done at present, as text; empty: nothing."""
+        return self._collector.trouble
+
+    def note(self, path: Path, note: Note) -> None:
+        """Say which settings are in use and what cannot be done, if that has changed."""
+        if note != self._noted:
+            self._noted = None
+            self._try("note its settings", lambda: self._write_note(path, note))
+
+    def _write_note(self, path: Path, note: Note) -> None:
+        write_note(path, note, 0o644)
+        self._noted = note
 
     def stop(self) -> None:
         """Withdraw what was published."""
@@ -305,8 +330,12 @@ def _endpoint_settings(config: Config) -> tuple[str, dict[str, str], float]:
 class _Service:
     """An agent, its HTTP endpoint, and their configuration."""
 
-    def __init__(self, config: Config, run_fd: int, watching: bool) -> None:
+    def __init__(
+        self, config: Config, run_fd: int, watching: bool, overridden: Collection[str]
+    ) -> None:
         self.config = config
+        self._overridden, self._process = overridden, this_process()
+        self._refused, self._readings = "", 1
         self._run_fd = run_fd
         gid = group_id(config.prom_group)
         if gid is not None:  # before the endpoint's child gives up its rights
@@ -328,6 +357,14 @@ class _Service:
             self._endpoint.close()
             self._endpoint = None
 
+    def run_pass(self, wait_s: float) -> None:
+        """Make a pass, and say with which settings."""
+        self.agent.run_pass(wait_s)
+        settings = texts(self.config, AGENT, self._overridden)
+        trouble = self.agent.trouble
+        note = Note(self._process, settings, self._refused, trouble, self._readings)
+        self.agent.note(agent_note(self.config), note)
+
     def keep(self) -> None:
         """Restart the endpoint if it has ended."""
         if self._endpoint:
@@ -337,7 +374,8 @@ class _Service:
                 log.warning("the HTTP endpoint cannot be started: %s", err)
 
     def reload(self, reread: Callable[[], Config]) -> None:
-        """Use the present configuration; an invalid one is only logged."""
+        """Use the present configuration; why an invalid one is not used is logged and noted."""
+        self._readings += 1
         try:
             new = reread()
             if new.run_dir != self.config.run_dir:
@@ -346,7 +384,9 @@ class _Service:
             self._listen_anew(new)
         except InspectorError as err:
             log.warning("the old configuration stays in use: %s", err)
+            self._refused = str(err)
             return
+        self._refused = ""
         self.agent.configure(new)
         if new.prom_group != self.config.prom_group and self._endpoint:
             self._endpoint.change(agent_labels(new), _stale_s(new))  # its child needs the group
@@ -378,13 +418,18 @@ class _Service:
         self.agent.close()
 
 
-def run_agent(config: Config, once: bool, reread: Callable[[], Config] | None = None) -> None:
+def run_agent(
+    config: Config,
+    once: bool,
+    reread: Callable[[], Config] | None = None,
+    overridden: Collection[str] = (),
+) -> None:
     """Publish and collect each agent_interval until SIGTERM or SIGINT; at SIGHUP call `reread`.
 
     It also ends if a directory was removed or made again, because it would keep using the old one.
     The unit starts it again, and makes what is missing. `once`: a single pass without the HTTP
     endpoint, and what it publishes stays. Otherwise everything published is removed, however this
-    ends, because nobody would renew it.
+    ends, because nobody would renew it. `overridden`: settings that the command line says.
 
     systemd hears READY after the first pass, and WATCHDOG after each pass and in the pauses. The
     agent hangs if one pass takes longer than the watchdog's time; then SIGABRT writes where.
@@ -397,12 +442,17 @@ def run_agent(config: Config, once: bool, reread: Callable[[], Config] | None = 
     if not once:
         faulthandler.enable()
     with closing(_Signals(reread is not None, notifier)) as signals, _run_dir(config) as run_fd:
-        service = _Service(replace(config, listen="") if once else config, run_fd, not once)
+        service = _Service(
+            replace(config, listen="") if once else config, run_fd, not once, overridden
+        )
         forget_collection(run_fd)
         opened = _opened(config, run_fd)
         finished = False
         try:
-            service.agent.run_pass(CHILD_S if once else HANDOVER_WAIT_S)
+            if once:
+                service.agent.run_pass(CHILD_S)
+            else:
+                service.run_pass(HANDOVER_WAIT_S)
             notifier.ready()
             while not once and not signals.ended:
                 if signals.wait(service.config.agent_interval_s) and reread:
@@ -414,7 +464,7 @@ def run_agent(config: Config, once: bool, reread: Callable[[], Config] | None = 
                         f"{config.run_dir}: its directories were replaced; start the agent again"
                     )
                 service.keep()
-                service.agent.run_pass(HANDOVER_WAIT_S)
+                service.run_pass(HANDOVER_WAIT_S)
                 notifier.beat()
             finished = True
             if not once:

@@ -26,4 +26,6 @@ def agent(conf: Path | None, run_dir: Path | None, report_dir: Path | None, once
 
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.INFO)
     reread = partial(read_settings, conf, run_dir, report_dir)
-    run_agent(reread(), once, reread)
+    options = {"run_dir": run_dir, "report_dir": report_dir}
+    overridden = {name for name, value in options.items() if value is not None}
+    run_agent(reread(), once, reread, overridden)

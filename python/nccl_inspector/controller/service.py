@@ -12,11 +12,20 @@ from nccl_inspector.controller.passes import PASS_S, Controller
 from nccl_inspector.controller.queue import Queue
 from nccl_inspector.controller.report_child import Makers, make_report
 from nccl_inspector.settings.config import Config
+from nccl_inspector.settings.in_force import (
+    CONTROLLER,
+    Note,
+    controller_note,
+    texts,
+    this_process,
+    write_note,
+)
 from nccl_inspector.store.place import index_of
 from nccl_inspector.system.notify import Notifier
 from nccl_inspector.system.wakeup import Wakeup
 
 LOOK_S = 1.0  # between looks whether it is our turn
+NOTE_AGAIN_S = 30.0
 log = logging.getLogger("nccl-inspector-controller")
 
 
@@ -30,8 +39,22 @@ class _Service:
         self._duty: Duty = duty_on(queue, config)
         self._children = Children(beat=self._beat)
         self._said = ""
+        self._note_next_s: float | None = 0.0  # of time.monotonic(); None: it is written
+
+    def _note(self) -> None:
+        """Say which settings are in use; try again later if that cannot be written."""
+        if self._note_next_s is None or time.monotonic() < self._note_next_s:
+            return
+        note = Note(this_process(), texts(self._config, CONTROLLER))
+        try:
+            write_note(controller_note(self._config), note, 0o640)
+            self._note_next_s = None
+        except OSError as err:
+            self._say(f"cannot note its settings: {err}")
+            self._note_next_s = time.monotonic() + NOTE_AGAIN_S
 
     def _beat(self) -> None:
+        self._note()
         self._notifier.beat()
         self._duty.beat()
 
@@ -55,6 +78,7 @@ class _Service:
         reports, and WATCHDOG from the loop, also while it waits for a child or for its turn.
         """
         wakeup = Wakeup()
+        self._note()
         self._notifier.ready()
         try:
             left = 0

@@ -44,6 +44,7 @@ _UID = re.compile(r"\b(uid|owner|auid)([ =:])[0-9]+(:[0-9]+)?")
 _QUOTED = re.compile(r'\b(comm|name|path|exe|proctitle)=("[^"]*"|\S+)')
 _VALUE = re.compile(r"\b(NCCL_CONF_FILE|NCCL_INSPECTOR_DUMP_DIR|dir)=\S+")
 _REASON = re.compile(r"(the kill switch is on): .*")
+_CHANGED = re.compile(rf"\b({'|'.join(sorted(_OF_PEOPLE))}): it runs with .*?, configured is \S+")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{1,31}")
 _WORDS_MAX = 2000
 _FIRST_USER = 1000
@@ -70,6 +71,7 @@ def redact(text: str, people: frozenset[str]) -> str:
     text = _UID.sub(r"\1\2N", text)
     text = _QUOTED.sub(r"\1=(left out)", text)
     text = _VALUE.sub(r"\1=(a path)", text)
+    text = _CHANGED.sub(r"\1: it runs with another one", text)
     return _WORD.sub(lambda match: "USER" if match[0] in people else match[0], text)
 
 

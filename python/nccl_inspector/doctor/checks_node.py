@@ -10,6 +10,8 @@ from nccl_inspector.doctor.facts import (
     known,
 )
 from nccl_inspector.doctor.nccl import libraries_advised_against
+from nccl_inspector.settings.config import Config
+from nccl_inspector.settings.in_force import AGENT, Note, differences
 
 CLOCK_MAX_S = 2.0
 WAITED_MAX_S = 600.0
@@ -41,6 +43,24 @@ def _stale(facts: Facts) -> str:
     if agent.own_age_s <= limit_s:
         return ""
     return f"its last pass ended {agent.own_age_s:.0f} s ago"
+
+
+def not_in_force(note: Note, config: Config, reader: str) -> str:
+    """Return what a service runs with and what is configured, where that is not the same."""
+    changes = "; ".join(str(one) for one in differences(note, config, reader))
+    if changes and note.refused:
+        changes += f"; it refused to change: {note.refused}"
+    return changes
+
+
+def _settings(facts: Facts) -> str:
+    agent = known(facts.agent)
+    if agent.status.agent_pid is None or facts.settings.refused:
+        return ""
+    note = known(agent.note)
+    if note is None:
+        return "the agent runs, and does not say with which settings"
+    return not_in_force(note, facts.settings.values, AGENT)
 
 
 def _not_enabled(facts: Facts) -> str:
@@ -148,6 +168,17 @@ CHECKS = (
         "prom/.",
         page="troubleshoot.md#status-says-not-well",
         judge=_stale,
+    ),
+    Check(
+        id="agent-settings",
+        roles=_NODE,
+        looks_at="the settings that the agent says it runs with, and nccl-inspector.conf",
+        meaning="What was changed is not in force on this node before its agent starts again, so "
+        "nodes differ until all have been rebooted.",
+        mend="nccl-inspector setup node --apply, or systemctl reload nccl-inspector-agent (after "
+        "a change of run_dir: restart).",
+        page="operate.md#change-a-setting",
+        judge=_settings,
     ),
     Check(
         id="agent-not-enabled",

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the shared storage and of the controller service."""
 
+from errno import EACCES, EPERM
+
 from nccl_inspector.controller.queue import DROPPED, QUEUE
 from nccl_inspector.doctor.check import Check, Role
+from nccl_inspector.doctor.checks_node import not_in_force
 from nccl_inspector.doctor.facts import Controller, Facts, FileFacts, Storage, known
 from nccl_inspector.model.wording import elapsed, number
+from nccl_inspector.settings.in_force import CONTROLLER
 
 STATUS_MAX_S = 300.0
 UNENTERED_MIN_S = 300.0  # the service tries again every minute
@@ -26,7 +30,15 @@ def _unwritable(storage: Storage) -> str:
     if storage.file.problem:
         return f"{storage.file.path}: {storage.file.problem}"
     problem = known(storage.problem)
+    if storage.is_full:  # a check of its own: something else is to be done
+        return ""
     return f"{storage.account} cannot write into {storage.file.path}: {problem}" if problem else ""
+
+
+def _full(storage: Storage) -> str:
+    if not storage.is_full:
+        return ""
+    return f"{storage.account} cannot write into {storage.file.path}: {known(storage.problem)}"
 
 
 def _is_unused(facts: Facts) -> bool:
@@ -37,6 +49,10 @@ def _is_unused(facts: Facts) -> bool:
 
 def _report_dir(facts: Facts) -> str:
     return "" if _is_unused(facts) else _unwritable(known(facts.reports))
+
+
+def _report_dir_full(facts: Facts) -> str:
+    return "" if _is_unused(facts) else _full(known(facts.reports))
 
 
 def _objects(facts: Facts) -> str:
@@ -157,9 +173,33 @@ def _dropped(facts: Facts) -> str:
     service = _set_up(facts)
     if service is None:
         return ""
-    status = known(service.service)
-    total = sum(status.dropped.values())
-    return f"{total} ends of jobs of {len(status.dropped)} users had no room" if total else ""
+    status, uncounted = known(service.service), known(service.uncounted)
+    total = sum(status.dropped.values()) + uncounted
+    return f"{number(total, 'end')} of jobs had no room" if total else ""
+
+
+def _no_room(facts: Facts) -> str:
+    """Judge the file system of the queue; who may write is for the check of the modes."""
+    if _set_up(facts) is None:
+        return ""
+    spool = known(facts.spool)
+    if spool.uid is None or spool.errno in (0, EACCES, EPERM):
+        return ""
+    return f"{spool.account} cannot write into {spool.file.path}: {known(spool.problem)}"
+
+
+def _settings(facts: Facts) -> str:
+    service = _set_up(facts)
+    if service is None or facts.settings.refused:
+        return ""
+    note = known(service.note)
+    if note is not None:
+        return not_in_force(note, facts.settings.values, CONTROLLER)
+    if service.unit is None or service.unit.active != "active":
+        return ""
+    return (
+        f"{service.unit.name} runs, and says nothing below {facts.settings.values.controller_dir}"
+    )
 
 
 def _stuck(facts: Facts) -> str:
@@ -175,6 +215,10 @@ def _stuck(facts: Facts) -> str:
 
 def _store(facts: Facts) -> str:
     return _unwritable(known(facts.store)) if _set_up(facts) else ""
+
+
+def _store_full(facts: Facts) -> str:
+    return _full(known(facts.store)) if _set_up(facts) else ""
 
 
 def _as_root(facts: Facts) -> str:
@@ -204,6 +248,16 @@ CHECKS = (
         page="troubleshoot.md#step-4-did-the-agent-collect-the-job",
         judge=_report_dir,
         by_setup=True,
+    ),
+    Check(
+        id="report-dir-full",
+        roles=_COLLECTING,
+        looks_at="the same file",
+        meaning="Summaries of ended jobs are not written: they wait on the nodes until a reboot.",
+        mend="Make room on the file system of report_dir, or raise the account's quota: df -h and "
+        "df -i show which. A smaller summary_days removes more. What waits is written then.",
+        page="troubleshoot.md#step-4-did-the-agent-collect-the-job",
+        judge=_report_dir_full,
     ),
     Check(
         id="report-dir-mode",
@@ -274,6 +328,26 @@ CHECKS = (
         judge=_folder_modes,
     ),
     Check(
+        id="queue-full",
+        roles=_CONTROLLER,
+        looks_at="dropped/ in controller_dir, into which a small file is written as SlurmUser",
+        meaning="Ended jobs are queued without what slurmctld says of them, or not at all: then "
+        "only accounting knows them.",
+        mend="Make room on the file system of controller_dir: df -h and df -i show which.",
+        page="troubleshoot.md#step-5-is-the-report-stored",
+        judge=_no_room,
+    ),
+    Check(
+        id="controller-settings",
+        roles=_CONTROLLER,
+        looks_at="the settings that the service says it runs with, and nccl-inspector.conf",
+        meaning="What was changed is not in force before the service starts again.",
+        mend="nccl-inspector setup controller --apply, or systemctl restart "
+        "nccl-inspector-controller.",
+        page="operate.md#change-a-setting",
+        judge=_settings,
+    ),
+    Check(
         id="controller-service",
         roles=_CONTROLLER,
         looks_at="systemctl, and the status that the service writes",
@@ -340,5 +414,15 @@ CHECKS = (
         page="operate.md#reports",
         judge=_store,
         by_setup=True,
+    ),
+    Check(
+        id="store-dir-full",
+        roles=_CONTROLLER,
+        looks_at="the same file",
+        meaning="No report is stored. The jobs wait in the queue.",
+        mend="Make room on the file system of store_dir, or raise the account's quota: df -h and "
+        "df -i show which. A smaller report_days removes more.",
+        page="troubleshoot.md#step-5-is-the-report-stored",
+        judge=_store_full,
     ),
 )

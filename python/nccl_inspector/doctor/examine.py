@@ -15,7 +15,7 @@ from nccl_inspector.doctor.check import Outcome, Result, Role, run_check
 from nccl_inspector.doctor.facts import CannotTell, Fact, Facts, PlugStack, Settings, SetUp, Slurm
 from nccl_inspector.doctor.files import read_library
 from nccl_inspector.doctor.processes import Running, find_daemons
-from nccl_inspector.doctor.read_controller import read_controller
+from nccl_inspector.doctor.read_controller import read_controller, read_spool
 from nccl_inspector.doctor.read_enroot import read_enroot
 from nccl_inspector.doctor.read_image import read_image, read_nccl_of_host
 from nccl_inspector.doctor.read_job import read_job
@@ -167,6 +167,7 @@ def examine_host(settings: Settings, forced: Collection[Role], prometheus: str =
         if not isinstance(slurm, CannotTell):
             wanted = Role.CONTROLLER in forced
             readers["controller"] = partial(read_controller, config, slurm, wanted)
+            readers["spool"] = partial(read_spool, config, slurm)
     found |= gather(readers | {"setup": partial(_read_setup, roles)})
     return _examined(roles, Facts(settings=settings, **found))
 

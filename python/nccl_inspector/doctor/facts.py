@@ -4,6 +4,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -11,6 +12,7 @@ from nccl_inspector.agent.status import NodeStatus
 from nccl_inspector.controller.status import ServiceStatus
 from nccl_inspector.doctor.elf import Elf
 from nccl_inspector.settings.config import Config
+from nccl_inspector.settings.in_force import Note
 
 Release = tuple[int, int]  # of Slurm or of glibc: major, minor
 Version = tuple[int, int, int]  # of NCCL
@@ -189,13 +191,14 @@ class Interpreter:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """The agent of this node."""
+    """The agent of this node; `note`: what it says of itself, None: nothing."""
 
     status: NodeStatus
     own_age_s: float | None  # of the file with its own series
     oldest_ended_s: float | None  # for how long the oldest ended job has waited
     unit: Unit | None  # None: this host has no systemd
     python: Interpreter | None  # None: the agent's command is not known
+    note: Fact[Note | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +269,8 @@ class Security:
 class Storage:
     """A directory on shared storage, tried as the service account.
 
-    `problem`: why nothing can be written there. `uid`: the account's.
+    `problem`: why nothing can be written there; `errno`: the system's number for it, 0: none.
+    `uid`: the account's.
     """
 
     file: FileFacts
@@ -274,6 +278,11 @@ class Storage:
     uid: int | None  # None: there is no such account here
     problem: Fact[str]
     has_acl: Fact[bool]
+    errno: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.errno in (ENOSPC, EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +301,8 @@ class Controller:
     unentered: Fact[tuple[int, float]]  # reports not in the index, and the age (s) of the oldest
     unit: Unit | None
     timer: Unit | None
+    note: Fact[Note | None]  # what it says of itself; None: nothing
+    uncounted: Fact[int]  # ends without room in the queue that the service has not counted yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +401,7 @@ class Facts:
     clock_ahead_s: Fact[float] = NOT_READ
     reports: Fact[Storage] = NOT_READ
     store: Fact[Storage] = NOT_READ
+    spool: Fact[Storage] = NOT_READ  # the queue's file system, tried as SlurmUser
     objects: Fact[str | None] = NOT_READ  # what an object store refuses; None: the site has none
     controller: Fact[Controller] = NOT_READ
     job: Fact[Job] = NOT_READ

@@ -9,13 +9,15 @@ from pathlib import Path
 from nccl_inspector.controller.queue import DROPPED, FAILED, QUEUE, STATE
 from nccl_inspector.controller.status import ServiceStatus, read_status
 from nccl_inspector.controller.unentered import waiting
-from nccl_inspector.doctor.facts import CannotTell, Controller, Fact, Slurm
+from nccl_inspector.doctor.facts import CannotTell, Controller, Fact, Slurm, Storage
 from nccl_inspector.doctor.files import file_facts, read_text
-from nccl_inspector.doctor.read_node import read_unit
+from nccl_inspector.doctor.read_node import read_running, read_unit
 from nccl_inspector.doctor.read_plugin import entries, read_script
 from nccl_inspector.doctor.read_slurm import daemon_uid
+from nccl_inspector.doctor.read_storage import read_storage
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
+from nccl_inspector.settings.in_force import controller_note
 
 EPILOG = "nccl-inspector-epilogctld"
 SERVICE, TIMER = "nccl-inspector-controller.service", "nccl-inspector-reports.timer"
@@ -44,6 +46,21 @@ def _runs_ours(entry: str) -> bool:
         return EPILOG in entry or EPILOG in read_text(Path(entry), _SCRIPT_BYTES)
     except OSError:
         return False
+
+
+def _uncounted(folder: Path) -> Fact[int]:
+    """Return how many ends the epilog has counted there: a byte for each (controller/queue.py)."""
+    try:
+        return sum(one.stat().st_size for one in os.scandir(folder) if one.name[0] != ".")
+    except OSError as err:
+        return CannotTell(f"{err.filename}: {err.strerror}")
+
+
+def read_spool(config: Config, slurm: Slurm) -> Storage:
+    """Return whether SlurmUser can write where the queue is; beside it, in `dropped`, because the
+    service takes each file of the queue for an end."""
+    account = slurm.config.get("SlurmUser", "root").partition("(")[0]
+    return read_storage(config.controller_dir / DROPPED, account)
 
 
 def read_controller(config: Config, slurm: Slurm, wanted: bool) -> Controller:
@@ -82,4 +99,6 @@ def read_controller(config: Config, slurm: Slurm, wanted: bool) -> Controller:
         unentered,
         unit,
         timer,
+        read_running(controller_note(config)),
+        _uncounted(config.controller_dir / DROPPED),
     )

@@ -25,6 +25,7 @@ from nccl_inspector.doctor.facts import (
 from nccl_inspector.doctor.files import file_facts, read_bytes, read_text
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
+from nccl_inspector.settings.in_force import Note, agent_note, read_note
 from nccl_inspector.slurm.command import ask
 from nccl_inspector.system.printable import printable
 
@@ -137,6 +138,15 @@ def _oldest_ended_s(path: Path) -> float | None:
     return time.time() - min(ends) if ends else None
 
 
+def read_running(path: Path) -> Fact[Note | None]:
+    """Return what a service that runs says of itself; None: it says nothing."""
+    try:
+        note = read_note(path)
+    except InspectorError as err:
+        return CannotTell(str(err))
+    return None if note is None or note.is_alive() is False else note
+
+
 def read_agent(config: Config) -> Agent:
     """Return the state of the agent."""
     unit = read_unit(AGENT_UNIT)
@@ -146,6 +156,7 @@ def read_agent(config: Config) -> Agent:
         _oldest_ended_s(config.run_dir / "ended"),
         unit,
         read_interpreter(unit.program) if unit else None,
+        read_running(agent_note(config)),
     )
 
 

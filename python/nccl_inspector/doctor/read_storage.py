@@ -5,6 +5,7 @@ import os
 import pwd
 import socket
 from contextlib import suppress
+from errno import EIO
 from pathlib import Path
 
 from nccl_inspector.doctor.bounded import gather
@@ -32,10 +33,11 @@ def _become(account: pwd.struct_passwd) -> None:
     os.setuid(account.pw_uid)
 
 
-def _attempt(path: Path, account: pwd.struct_passwd) -> tuple[str, bool]:
-    """Write a file as the account and take it away; return the problem, and whether ACLs work.
+def _attempt(path: Path, account: pwd.struct_passwd) -> tuple[int, bool]:
+    """Write a file as the account and take it away; return the error, and whether ACLs work.
 
-    This ends what the process may do: it must be a child of its own.
+    The error is the system's number, 0 if there is none. This ends what the process may do: it
+    must be a child of its own.
     """
     os.umask(0o077)
     _become(account)
@@ -44,13 +46,13 @@ def _attempt(path: Path, account: pwd.struct_passwd) -> tuple[str, bool]:
     try:
         fd = os.open(target, flags, 0o600)
     except OSError as err:
-        return err.strerror or str(err), False
+        return err.errno or EIO, False
     try:
         os.write(fd, b"\0" * _BYTES)
         os.fsync(fd)
-        return "", allow(fd, 6, account.pw_uid, 4)
+        return 0, allow(fd, 6, account.pw_uid, 4)
     except OSError as err:
-        return err.strerror or str(err), False
+        return err.errno or EIO, False
     finally:
         os.close(fd)
         with suppress(OSError):
@@ -101,10 +103,11 @@ def read_storage(path: Path, name: str) -> Storage:
     if os.geteuid() not in (0, account.pw_uid):
         unknown = CannotTell(f"only root can try as {name}")
         return Storage(file, name, account.pw_uid, unknown, unknown)
-    tried: Fact[tuple[str, bool]] = gather({"": lambda: _attempt(path, account)}, _WRITE_S)[""]
+    tried: Fact[tuple[int, bool]] = gather({"": lambda: _attempt(path, account)}, _WRITE_S)[""]
     if isinstance(tried, CannotTell):
         hangs = f"{path} does not answer ({tried.reason})"
         return Storage(file, name, account.pw_uid, hangs, tried)
-    problem, has_acl = tried
+    error, has_acl = tried
+    problem = os.strerror(error) if error else ""
     acl = CannotTell(problem) if problem else has_acl
-    return Storage(file, name, account.pw_uid, problem, acl)
+    return Storage(file, name, account.pw_uid, problem, acl, error)

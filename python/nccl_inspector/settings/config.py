@@ -47,6 +47,12 @@ class Setting:
     max: str
     scope: str
     help: str
+    reader: str
+
+    @property
+    def readers(self) -> frozenset[str]:
+        """Who has to read it again before a change is in force: see settings.tsv."""
+        return frozenset(self.reader.split(","))
 
     @property
     def field(self) -> str:

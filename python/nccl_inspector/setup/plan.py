@@ -9,7 +9,9 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.hostlist import expand
 from nccl_inspector.monitoring.site import make_site
 from nccl_inspector.settings.config import DEFAULT_CONF, Config, parse_config
+from nccl_inspector.settings.in_force import AGENT, CONTROLLER, agent_note, controller_note
 from nccl_inspector.setup.host import Host
+from nccl_inspector.setup.in_force import AGENT_UNIT, CONTROLLER_UNIT, AnswerStep, InForceStep
 from nccl_inspector.setup.site_file import SiteFile
 from nccl_inspector.setup.slurm_layout import SlurmLayout, find_layout, slurm_value
 from nccl_inspector.setup.steps import (
@@ -26,8 +28,6 @@ from nccl_inspector.setup.steps import (
 from nccl_inspector.slurm.prolog_flags import flags_of, has_alloc
 
 RUN_UNIT = "run-nccl\\x2dinspector.mount"
-AGENT_UNIT = "nccl-inspector-agent.service"
-CONTROLLER_UNIT = "nccl-inspector-controller.service"
 _PLUGIN = "/usr/lib/nccl-inspector/spank_nccl_inspector.so"
 _CONTROLLER_TMPFILES = Path("/etc/tmpfiles.d/nccl-inspector-controller.conf")
 _NO_SLURM = (
@@ -120,7 +120,6 @@ def node_steps(host: Host, site: SiteFile) -> list[Step]:
         InspectorError: the site file's settings or a file of the host cannot be read.
     """
     config, layout = _config(host, site), find_layout(host, site.conf_dir)
-    port = f" at {config.listen}" if config.listen else ""
     return [
         AccountStep(site.account, site.uid),
         *_settings(site, config),
@@ -128,10 +127,13 @@ def node_steps(host: Host, site: SiteFile) -> list[Step]:
         *_presets(host, "node", RUN_UNIT, AGENT_UNIT),
         UnitStep(RUN_UNIT),
         UnitStep(AGENT_UNIT),
+        InForceStep(AGENT_UNIT, AGENT, agent_note(config), config),
         *_prolog_flags(host, layout),
-        Advice(
-            bool(config.listen),
-            f"metrics: the agent answers{port}" if port else "metrics: let node_exporter read them",
+        AnswerStep(config.listen, agent_note(config))
+        if config.listen
+        else Advice(
+            False,
+            "metrics: let node_exporter read them",
             (f"--collector.textfile.directory={config.run_dir}/prom",),
         ),
         Advice(
@@ -180,6 +182,7 @@ def controller_steps(host: Host, site: SiteFile) -> list[Step]:
         DirectoryStep(config.store_dir, site.account, 0o711),
         *_presets(host, "controller", CONTROLLER_UNIT),
         UnitStep(CONTROLLER_UNIT),
+        InForceStep(CONTROLLER_UNIT, CONTROLLER, controller_note(config), config),
         *_prolog_flags(host, layout),
         Advice(
             hook in text,

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.settings.config import DEFAULT_CONF
 from nccl_inspector.setup.host import Host
+from nccl_inspector.setup.in_force import reread_settings
 from nccl_inspector.setup.journal import JOURNAL_DIR, Change, Journal
 from nccl_inspector.setup.steps import Look, State, Stay, Step, undo
 
@@ -59,8 +61,13 @@ def look(host: Host, role: str, steps: Sequence[Step]) -> Shown:
 
 
 def _take_back(host: Host, changes: Sequence[Change]) -> list[tuple[Change, Stay]]:
-    """Undo changes, the newest first; return what stays, and why."""
+    """Undo changes, the newest first; return what stays, and why.
+
+    A service that goes on running reads the settings again that are there now.
+    """
     found = [(change, undo(host, change)) for change in reversed(changes)]
+    if any(change.key == ("file", str(DEFAULT_CONF)) for change in changes):
+        reread_settings(host)
     return [(change, stay) for change, stay in found if stay is not None]
 
 
@@ -147,8 +154,10 @@ def describe(shown: Shown, *, applied: bool) -> list[str]:
     """Return the lines that are printed: each step, and below it what would be, or was, written."""
     lines = []
     for one in shown.looks:
-        word = "changed" if applied and one.state is State.TO_DO else one.state
-        lines.append(f"  {word:<8} {one.text}")
+        is_changed = applied and one.state is State.TO_DO
+        word = "changed" if is_changed else one.state
+        text = one.afterwards if is_changed and one.afterwards else one.text
+        lines.append(f"  {word:<8} {text}")
         if one.state is not State.DONE:
             lines += [f"             {line}" for line in one.lines]
     return lines

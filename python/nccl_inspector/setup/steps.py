@@ -32,11 +32,15 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a step found: its state, what that means, and the lines that it would add."""
+    """What a step found: its state, what that means, and the lines that it would add.
+
+    `afterwards`: in place of the text, once it was done.
+    """
 
     state: State
     text: str
     lines: tuple[str, ...] = ()
+    afterwards: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 
 import re
 from dataclasses import fields, replace
+from errno import EDQUOT, ENOSPC, EROFS
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from nccl_inspector.doctor.facts import CannotTell, Facts, FileFacts, ImageFile,
 from nccl_inspector.doctor.registry import BY_ID, CHECKS
 from nccl_inspector.doctor.text import ALL_WELL, find_page, render
 from nccl_inspector.model.process import DENIED, RCCL, UNTIMED
-from tests.support.doctor_facts import LIB, RUN, changed, environment, healthy, script
+from nccl_inspector.settings.config import parse_config
+from nccl_inspector.settings.in_force import AGENT, CONTROLLER
+from tests.support.doctor_facts import LIB, RUN, changed, environment, healthy, note_of, script
 from tests.support.repository import DOC
 
 MISSING = "No such file or directory"
@@ -27,6 +30,7 @@ OTHER = environment(NCCL_PROFILER_PLUGIN="/home/me/own.so")
 _WITHOUT = environment()
 del _WITHOUT["NCCL_PROFILER_PLUGIN"]
 LINE = known(healthy().plugstack).lines[0]
+OLD_SETTINGS = parse_config("report_dir = /old\n", "test")
 FULL = {"used_bytes": 250 << 20}
 
 # What is wrong: paths in the facts of a healthy system, and what is there instead.
@@ -64,6 +68,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "run-dir-full": {"agent.status.fill.used_bytes": 250 << 20},
     "agent-missing": {"agent.status.agent_pid": None},
     "agent-stale": {"agent.own_age_s": 400.0},
+    "agent-settings": {"agent.note": note_of(OLD_SETTINGS, AGENT)},
     "agent-not-enabled": {"agent.unit.enabled": "disabled"},
     "agent-python": {"agent.python.version": (3, 9)},
     "disabled": {"agent.status.disabled": Disabled(1, "NCCL 2.99 hangs")},
@@ -90,6 +95,7 @@ FAULTS: dict[str, dict[str, Any]] = {
         "reports.has_acl": CannotTell("no account"),
     },
     "report-dir": {"reports.problem": "Permission denied"},
+    "report-dir-full": {"reports.problem": "No space left on device", "reports.errno": ENOSPC},
     "report-dir-mode": {"reports.file.mode": 0o040777},
     "object-store": {"objects": "s3://bucket/doctor: AccessDenied"},
     "report-dir-acl": {"reports.has_acl": False},
@@ -97,6 +103,8 @@ FAULTS: dict[str, dict[str, Any]] = {
     "controller-hook-file": {"controller.epilog.files.0.mode": 0o100700},
     "queue-missing": {"controller.folders.queue.problem": MISSING},
     "queue-modes": {"controller.folders.queue.mode": 0o040700},
+    "queue-full": {"spool.problem": "No space left on device", "spool.errno": ENOSPC},
+    "controller-settings": {"controller.note": note_of(OLD_SETTINGS, CONTROLLER)},
     "controller-service": {"controller.age_s": 4000.0},
     "controller-root": {"controller.unit.user": "root"},
     "reports-set-aside": {"controller.failed": 3},
@@ -107,7 +115,8 @@ FAULTS: dict[str, dict[str, Any]] = {
             stuck=(Stuck(5, "a report", 1.0),), shunned=(Shunned(1000, "/scratch", 9.0),)
         )
     },
-    "store-dir": {"store.problem": "Read-only file system"},
+    "store-dir": {"store.problem": "Read-only file system", "store.errno": EROFS},
+    "store-dir-full": {"store.problem": "Disk quota exceeded", "store.errno": EDQUOT},
     "job-directory": {"job.directory.problem": MISSING},
     "job-manifest": {"job.manifest_refused": "torn_manifest: no line `end`"},
     "job-no-variables": {"job.processes.0.environ": {"SLURM_JOB_ID": "7"}},
@@ -162,6 +171,10 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("prolog-timeout", {"slurm.config.PrologTimeout": "3 sec"}),
     ("run-dir-modes", {"settings.values.prom_group": "monitoring"}),
     ("agent-stale", {"agent.own_age_s": None}),
+    ("agent-settings", {"agent.note": None}),
+    ("controller-settings", {"controller.note": None}),
+    ("ends-dropped", {"controller.uncounted": 3}),
+    ("queue-full", {"spool.problem": "Read-only file system", "spool.errno": EROFS}),
     ("agent-python", {"agent.python.version": None, "agent.python.problem": MISSING}),
     ("agent-python", {"agent.python.problem": "ModuleNotFoundError: No module named 'click'"}),
     ("exporter-directory",
@@ -197,6 +210,10 @@ def planted(changes: dict[str, Any]) -> Facts:
             facts = changed(facts, "run_dir.places", _small(facts))
         else:
             facts = changed(facts, path, new)
+    values = facts.settings.values
+    if values != healthy().settings.values and not {"agent.note", "controller.note"} & set(changes):
+        facts = changed(facts, "agent.note", note_of(values, AGENT))  # the services have read them
+        facts = changed(facts, "controller.note", note_of(values, CONTROLLER))
     return facts
 
 

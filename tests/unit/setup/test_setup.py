@@ -17,7 +17,8 @@ import pytest
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import read_config
 from nccl_inspector.setup.host import Host
-from nccl_inspector.setup.plan import AGENT_UNIT, RUN_UNIT, controller_steps, node_steps
+from nccl_inspector.setup.in_force import AGENT_UNIT
+from nccl_inspector.setup.plan import RUN_UNIT, controller_steps, node_steps
 from nccl_inspector.setup.run import Undone, apply, look, take_back_all
 from nccl_inspector.setup.site_file import SiteFile, read_site
 from nccl_inspector.setup.steps import DirectoryStep, State, TmpfilesStep, UnitStep

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a service says of itself: the settings that it runs with, and what it cannot do.
+
+The agent and the controller service keep the settings that they have read, so a changed file says
+nothing about them. Each writes a note where only root (the controller: its account) can write, and
+`setup` and `doctor` compare the note with what is configured. A note names its process by the boot,
+the time of its start and its namespaces, so one that a killed service has left is recognized.
+"""
+
+import json
+import os
+import re
+import socket
+import stat
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.settings.config import Config, Setting, load_settings
+from nccl_inspector.system.atomic import replace_file
+from nccl_inspector.system.printable import printable
+
+AGENT, CONTROLLER = "agent", "controller"  # in the column `reader` of settings.tsv
+_NOTE_BYTES_MAX = 1 << 16
+_TEXT_CHARS_MAX = 1000
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# A password has no place in these settings; if somebody writes one there, nobody else sees it.
+_PASSWORD = re.compile(r"(://[^/@:]*:)[^/@]*(?=@)|(password=)[^&\s]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process of this boot; `space`: the namespaces in which its numbers count."""
+
+    pid: int
+    start: str  # clock ticks since the boot
+    boot: str
+    space: str
+
+
+def _start_of(pid: int) -> str:
+    """Return when a process started, in clock ticks; empty if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[19]
+
+
+def _space() -> str:
+    names = []
+    for kind in ("pid", "time"):
+        try:
+            names.append(str(Path(f"/proc/self/ns/{kind}").readlink()))
+        except OSError:  # a kernel without this kind
+            names.append("")
+    return " ".join(names)
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+
+
+def this_process() -> Process:
+    """Return what the calling process is."""
+    return Process(os.getpid(), _start_of(os.getpid()), _boot(), _space())
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a service says; `settings` as text, by name.
+
+    `refused`: why it did not take the settings that it was told to read. `trouble`: what it cannot
+    do at present. `readings`: how many times it has read them.
+    """
+
+    process: Process
+    settings: Mapping[str, str]
+    refused: str = ""
+    trouble: str = ""
+    readings: int = 1
+
+    def is_alive(self) -> bool | None:
+        """Tell whether its service runs; None: it cannot be seen from here."""
+        if self.process.boot != _boot():
+            return False
+        if self.process.space != _space():
+            return None
+        return bool(self.process.start) and self.process.start == _start_of(self.process.pid)
+
+
+def agent_note(config: Config) -> Path:
+    """Return where a node's agent writes its note: what users fill cannot keep it out."""
+    return config.run_dir / "control" / "agent.json"
+
+
+def controller_note(config: Config) -> Path:
+    """Return where this host's controller service writes its note; other hosts may share it."""
+    host = re.sub(r"[^A-Za-z0-9-]", "_", socket.gethostname().partition(".")[0])
+    return config.controller_dir / "state" / f"running.{host}.json"
+
+
+def _text(setting: Setting, value: object) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, float):
+        return f"{value:.10g}{'s' if setting.type == 'duration' else ''}"
+    return printable(_PASSWORD.sub(r"\1\2***", str(value)))
+
+
+def texts(config: Config, reader: str, overridden: Collection[str] = ()) -> dict[str, str]:
+    """Return the settings that a service reads, without passwords, by name.
+
+    `overridden`: left out, because its command line says them.
+    """
+    return {
+        name: _text(setting, getattr(config, setting.field))
+        for name, setting in load_settings().items()
+        if reader in setting.readers and name not in overridden
+    }
+
+
+def write_note(path: Path, note: Note, mode: int) -> None:
+    """Replace a note.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        replace_file(fd, path.name, f"{json.dumps(asdict(note))}\n".encode("ascii"), mode)
+    finally:
+        os.close(fd)
+
+
+def read_note(path: Path) -> Note | None:
+    """Return a note; None: there is none.
+
+    Raises:
+        InspectorError: it cannot be read, or is none.
+    """
+    try:
+        fd = os.open(path, _FLAGS)
+    except FileNotFoundError:
+        return None
+    except OSError as err:
+        raise InspectorError(f"{path}: {err.strerror}") from err
+    with os.fdopen(fd, "rb") as file:
+        data = file.read(_NOTE_BYTES_MAX) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    try:
+        found = json.loads(data)
+        process = found["process"]
+        start, boot, space = (str(process[key]) for key in ("start", "boot", "space"))
+        refused, trouble = (str(found[key])[:_TEXT_CHARS_MAX] for key in ("refused", "trouble"))
+        return Note(
+            Process(int(process["pid"]), start, boot, space),
+            {str(name): printable(str(text)) for name, text in found["settings"].items()},
+            printable(refused),
+            printable(trouble),
+            int(found["readings"]),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as err:
+        raise InspectorError(f"{path}: not what the service writes") from err
+
+
+def running_note(path: Path) -> Note | None:
+    """Return a note if its service runs, as far as that can be seen; None: nobody says anything."""
+    try:
+        note = read_note(path)
+    except InspectorError:
+        return None
+    return None if note is None or note.is_alive() is False else note
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A setting with the value that a service runs with, and the one that is configured."""
+
+    name: str
+    runs: str
+    configured: str
+
+    def __str__(self) -> str:
+        runs, configured = (one or "(empty)" for one in (self.runs, self.configured))
+        return f"{self.name}: it runs with {runs}, configured is {configured}"
+
+
+def differences(note: Note, config: Config, reader: str) -> tuple[Difference, ...]:
+    """Return what a service runs with and what is configured, where they are not the same.
+
+    What another release does not know, or the service's command line says, is not compared.
+    """
+    return tuple(
+        Difference(name, note.settings[name], text)
+        for name, text in texts(config, reader).items()
+        if name in note.settings and note.settings[name] != text
+    )
