@@ -49,12 +49,16 @@ class Service:
 
 
 @contextmanager
-def service(tmp_path: Path, text: str = "", **more: str) -> Iterator[Service]:
+def service(tmp_path: Path, text: str = "", program: str = "", **more: str) -> Iterator[Service]:
+    """Run an agent; `program`: Python that it executes first; `more`: of its environment."""
     run_dir = make_run_dir(tmp_path / "run")
     conf, log = tmp_path / "x.conf", tmp_path / "log"
-    interval = "" if "agent_interval" in text else "agent_interval = 100ms\n"
-    conf.write_text(f"run_dir = {run_dir}\nreport_dir = {run_dir}\n{interval}{text}")
-    argv = [*COMMAND, "agent", "--conf", str(conf)]
+    usual = {"run_dir": run_dir, "report_dir": run_dir, "agent_interval": "100ms"}
+    lines = [f"{key} = {value}\n" for key, value in usual.items() if key not in text]
+    conf.write_text("".join(lines) + text)
+    code = f"{program}\nfrom nccl_inspector.cli import main; main()"
+    words = [COMMAND[0], "-c", code] if program else COMMAND
+    argv = [*words, "agent", "--conf", str(conf)]
     # As from a shell that lets nobody else read: what it publishes is for others all the same.
     with (
         log.open("wb") as out,

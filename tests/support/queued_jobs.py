@@ -23,18 +23,21 @@ def enqueue(config: Config, job_id: int, more: str = "") -> Path:
     return path
 
 
-def summarize(config: Config, folder: Path, job_id: int, het_job_id: str = "") -> None:
+def summarize(
+    config: Config, folder: Path, job_id: int, het_job_id: str = "", restart: int = 0
+) -> None:
     """A node's summary, as its agent hands it over."""
     folder.mkdir()
     boxes = [BoxOf([CommOf(7, rank, 2)], [KeyOf(0, [5 * MS] * 20)], procid=rank) for rank in (0, 1)]
     processes = [read_process(write_box(folder, f"0_{n}", box)) for n, box in enumerate(boxes)]
     head = replace(
-        HEAD, job_id=job_id, node="n1", nodelist="n1", num_nodes=1, restart=0,
+        HEAD, job_id=job_id, node="n1", nodelist="n1", num_nodes=1, restart=restart,
         het_job_id=het_job_id,
     )  # fmt: skip
     place = config.report_dir / str(job_id)
     place.mkdir()
-    (place / "n1.0.nodesummary").write_bytes(encode(head, [encode_process(p) for p in processes]))
+    data = encode(head, [encode_process(process) for process in processes])
+    (place / f"n1.{restart}.nodesummary").write_bytes(data)
 
 
 def ended_job(config: Config, folder: Path, job_id: int) -> None:

@@ -72,7 +72,9 @@ class Endpoint:
     """The listening socket, and the child that answers on it."""
 
     def __init__(self, address: str, run_fd: int, who: Mapping[str, str], stale_s: float) -> None:
-        """Listen and start the child; `who`: the labels of its own metrics.
+        """Listen and start the child, or if that is not possible yet, let `keep` do it.
+
+        `who`: the labels of its own metrics.
 
         `stale_s`: once the agent has renewed nothing for so long, only these are shown.
 
@@ -88,8 +90,7 @@ class Endpoint:
         try:
             self._start()
         except OSError as err:
-            self._listener.close()
-            raise InspectorError(f"listen = {address}: {err.strerror}") from err
+            log.warning("the HTTP endpoint cannot be started yet: %s", err)  # `keep` tries again
 
     def keep(self) -> None:
         """Start the child again if it has ended.

@@ -117,7 +117,7 @@ class Agent:
     def _set_prom_access(self, gid: int | None) -> None:
         if gid is not None or self._prom_gid is not None:
             what = "set who may read the published files"
-            self._try(what, lambda: set_access(self._run_fd, gid))
+            self.attempt(what, lambda: set_access(self._run_fd, gid))
         self._prom_gid = gid
 
     def _set_watch(self, config: Config) -> None:
@@ -133,27 +133,27 @@ class Agent:
         begun = self._clock.monotonic_s()
         disabled = is_disabled(self._run_fd)
         self._set_prom_access(self._prom_gid)
-        self._try("look for jobs without an epilog", self._sweeper.run_pass)
+        self.attempt("look for jobs without an epilog", self._sweeper.run_pass)
         if watch := self._watch:
-            self._try("sample counters", lambda: watch.begin_pass(disabled))
-        jobs = self._try("publish", lambda: self._publisher.run_pass(disabled))
+            self.attempt("sample counters", lambda: watch.begin_pass(disabled))
+        jobs = self.attempt("publish", lambda: self._publisher.run_pass(disabled))
         users = self._publisher.users
         now_s = self._clock.unix_s()
-        self._try("ask for dumps", lambda: self._dumps.run_pass(users, now_s))
-        self._try("condense boxes of ended processes", lambda: self._condenser.run_pass(users))
+        self.attempt("ask for dumps", lambda: self._dumps.run_pass(users, now_s))
+        self.attempt("condense boxes of ended processes", lambda: self._condenser.run_pass(users))
         if watch:
-            self._try("take counters", watch.end_pass)
-        held = (watch and self._try("wait for counters", watch.held)) or set()
-        waiting = self._try("collect", lambda: self._collector.run_pass(wait_s, held))
+            self.attempt("take counters", watch.end_pass)
+        held = (watch and self.attempt("wait for counters", watch.held)) or set()
+        waiting = self.attempt("collect", lambda: self._collector.run_pass(wait_s, held))
         if jobs is None or waiting is None:
             withdraw = self.stop if jobs is None else self._publisher.withdraw_own
-            self._try("withdraw", withdraw)
+            self.attempt("withdraw", withdraw)
             return
         self._tally.forget(jobs | self._collector.jobs())
-        live = self._try("look at boxes", lambda: self._live.run_pass(self._publisher.users))
+        live = self.attempt("look at boxes", lambda: self._live.run_pass(self._publisher.users))
         pass_s = self._clock.monotonic_s() - begun
         series = self._series(len(jobs), waiting, pass_s, disabled)
-        self._try(
+        self.attempt(
             "publish its own state", lambda: self._publisher.write_own([*series, *(live or ())])
         )
 
@@ -166,7 +166,7 @@ class Agent:
         """Say which settings are in use and what cannot be done, if that has changed."""
         if note != self._noted:
             self._noted = None
-            self._try("note its settings", lambda: self._write_note(path, note))
+            self.attempt("note its settings", lambda: self._write_note(path, note))
 
     def _write_note(self, path: Path, note: Note) -> None:
         write_note(path, note, 0o644)
@@ -189,9 +189,9 @@ class Agent:
 
     def forgive(self) -> None:
         """Clear the crash record: the agent ends normally, and the next reads everything again."""
-        self._try("clear the record", self._at_work.forgive)
+        self.attempt("clear the record", self._at_work.forgive)
 
-    def _try(self, what: str, act: Callable[[], _T]) -> _T | None:
+    def attempt(self, what: str, act: Callable[[], _T]) -> _T | None:
         """Do it; if the system refuses, log that once until it works again, and return None."""
         try:
             result = act()
@@ -367,11 +367,8 @@ class _Service:
 
     def keep(self) -> None:
         """Restart the endpoint if it has ended."""
-        if self._endpoint:
-            try:
-                self._endpoint.keep()
-            except OSError as err:  # publishing goes on without it; the next pass tries again
-                log.warning("the HTTP endpoint cannot be started: %s", err)
+        if endpoint := self._endpoint:  # publishing goes on without it; the next pass tries again
+            self.agent.attempt("start the HTTP endpoint", endpoint.keep)
 
     def reload(self, reread: Callable[[], Config]) -> None:
         """Use the present configuration; why an invalid one is not used is logged and noted."""

@@ -12,6 +12,7 @@ from nccl_inspector.agent.ended_job import parse_ended
 from nccl_inspector.agent.kill_switch import Disabled, read_switch
 from nccl_inspector.agent.last_collection import collection_age_s
 from nccl_inspector.model.jobid import JOB_ID
+from nccl_inspector.settings.in_force import note_below, running_note
 
 EXIT_DISABLED, EXIT_NOT_WELL = 3, 4
 # Twice the longest time between two collections by the timer if there is hardly anything to do.
@@ -178,6 +179,9 @@ def read_status(run_dir: Path, agent_interval_s: float) -> NodeStatus:
         is_fresh = _is_fresh(run_dir, agent_interval_s)
         agent_pid = _agent(run_dir, is_fresh)
         trouble = _trouble(agent_pid, is_fresh, collected_age_s, fill)
+        if agent_pid is not None and not trouble:
+            note = running_note(note_below(run_dir))
+            trouble = note.trouble if note else ""
         if not trouble and (prom := _fill(run_dir / "prom", "prom")).own:
             trouble = prom.trouble
     except OSError as err:

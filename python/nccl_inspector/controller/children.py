@@ -186,7 +186,10 @@ class Children:
         self.collect()
         if len(self._left) >= LEFT_MAX:
             raise NoAnswerError(f"{len(self._left)} processes hang in a file system", is_stuck=True)
-        reading, writing = os.pipe2(os.O_CLOEXEC)
+        try:
+            reading, writing = os.pipe2(os.O_CLOEXEC)
+        except OSError as err:
+            raise NoAnswerError(f"no child process: {err.strerror}", is_stuck=True) from err
         try:
             pid = start_child(partial(self._child, writing, work, seconds), [writing])
         except OSError as err:

@@ -73,7 +73,7 @@ def find_due(
     `entries`: the job's part of the queue, the oldest first. `files`: the summaries by job id, with
     the time of writing. `stored_ns`: when the stored reports were written, by attempt. `now_s`:
     Unix time. `wait_s`: how long to wait for nodes. An entry with the restart count r is the end of
-    attempt r, or of r - 1 if the job was requeued.
+    attempt r, or of r - 1 if the job was requeued; a bare entry may be of any attempt.
     """
     firsts: dict[int, Entry] = {}  # by component: the end to be settled next
     for entry in entries:
@@ -82,8 +82,10 @@ def find_due(
     if now_s < max(entry.queued_s for entry in settled) + SETTLE_S:
         return ToDo()
     fresh = {job_id: _fresh(found, stored_ns) for job_id, found in files.items()}
-    meant = sorted({at for one in settled for at in (one.restart - 1, one.restart)})
-    there = [at for at in meant if any(at in found for found in fresh.values())]
+    meant = {at for one in settled for at in (one.restart - 1, one.restart)}
+    if any(one.is_bare for one in settled):
+        meant |= {at for found in fresh.values() for at in found}
+    there = [at for at in sorted(meant) if any(at in found for found in fresh.values())]
 
     def is_complete(attempt: int) -> bool:
         return all(

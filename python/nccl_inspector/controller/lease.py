@@ -73,9 +73,19 @@ class Lease:
         if self._keeper and not os.waitpid(self._keeper, os.WNOHANG)[0]:
             return
         self._forget_keeper()
-        reading, self._life = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._start_keeper()
+        except OSError as err:  # the next sign of life tries again; until then the lease runs out
+            self._write(self._read()[0], f"no process can be started: {err.strerror}")
+
+    def _start_keeper(self) -> None:
+        reading, life = os.pipe2(os.O_CLOEXEC)
         try:
             self._keeper = start_child(partial(self._keep, reading), [reading])
+            self._life = life
+        except OSError:
+            os.close(life)
+            raise
         finally:
             os.close(reading)
 

@@ -3,7 +3,7 @@
 
 The file name is `<job id>.<time>.u<uid>`. After n failed tries to make the report, `.try<n>` is
 added. The file stays until the report is stored, so that no end is forgotten if the service or its
-host goes down.
+host goes down. If the file system was full the file is empty, and its name is all that is known.
 
 After too many failures the file goes to `failed/`, with the reason in a second file. If it is moved
 back, it is tried again.
@@ -45,7 +45,7 @@ class Entry:
     """The end of an attempt as slurmctld told it; texts that it did not tell are empty.
 
     `restart` does not identify the attempt: slurmctld may have increased it before it runs the
-    epilog.
+    epilog. `is_bare`: only job, time and user are known, from the file's name.
     """
 
     file: str
@@ -60,6 +60,7 @@ class Entry:
     het_job_id: int | None = None
     array_task: str = ""
     uid: int | None = None  # None: slurmctld did not tell it, or the epilog is of an older release
+    is_bare: bool = False
 
     @property
     def leader(self) -> int:
@@ -94,6 +95,21 @@ def parse_entry(file: str, text: str) -> Entry:
         het_job_id=_count(said.get("het_job_id", "")),
         array_task=task_name(array, task),
         uid=_count(match[3] or said.get("uid", "")),
+    )  # fmt: skip
+
+
+def bare_entry(file: str) -> Entry:
+    """Return the entry of an empty file.
+
+    Raises:
+        RefusedError: its name is not that of an entry.
+    """
+    match = _NAME.fullmatch(file)
+    if match is None:
+        raise RefusedError("bad_name")
+    return Entry(
+        file=file, tries=int(match[4] or 0), job_id=int(match[1]), restart=0,
+        queued_s=float(int(match[2]) // 10**9), uid=_count(match[3] or ""), is_bare=True,
     )  # fmt: skip
 
 
@@ -182,6 +198,8 @@ class Queue:
             raise RefusedError("unreadable", os.strerror(err.errno or 0)) from err
         finally:
             os.close(fd)
+        if not data and self._age_s(name) >= TORN_S:  # it will not be written any more
+            return bare_entry(name)
         return parse_entry(name, data.decode("utf-8", "replace"))
 
     def _age_s(self, name: str) -> float:

@@ -21,6 +21,7 @@ from nccl_inspector.settings.in_force import (
     write_note,
 )
 from nccl_inspector.store.place import index_of
+from nccl_inspector.system.child_process import SHORT
 from nccl_inspector.system.notify import Notifier
 from nccl_inspector.system.wakeup import Wakeup
 
@@ -106,7 +107,12 @@ class _Service:
         )  # fmt: skip
         left = 0
         while self._may_work():
-            left = controller.one_pass()
+            try:
+                left = controller.one_pass()
+            except OSError as err:
+                if err.errno not in SHORT:
+                    raise
+                self._say(f"a pass ended early: {err}")
             self._rest(wakeup, 0.0 if controller.is_behind else PASS_S)
         return left
 

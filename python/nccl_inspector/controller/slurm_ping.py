@@ -92,7 +92,10 @@ class SlurmPing:
         return True
 
     def _ask(self) -> None:
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:  # no descriptor is free: another time
+            return
         try:
             self._child = start_child(partial(_answer, theirs, self._scontrol), [theirs.fileno()])
         except OSError:  # no process could be started: another time

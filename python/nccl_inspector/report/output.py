@@ -103,7 +103,10 @@ def read_output(output: Output) -> OutputContent:
 
 def _ask_child(output: Output) -> tuple[Readings | str, NcclWords | None]:
     """Return what a child finds; of the throughput else why not, which follows the path's name."""
-    reading, writing = os.pipe2(os.O_CLOEXEC)
+    try:
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+    except OSError as err:
+        return f" is not read: no pipe: {err.strerror}", None
     try:
         pid = start_child(partial(_work, output, writing), [writing])
     except OSError as err:

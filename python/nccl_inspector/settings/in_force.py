@@ -90,9 +90,14 @@ class Note:
         return bool(self.process.start) and self.process.start == _start_of(self.process.pid)
 
 
-def agent_note(config: Config) -> Path:
+def note_below(run_dir: Path) -> Path:
     """Return where a node's agent writes its note: what users fill cannot keep it out."""
-    return config.run_dir / "control" / "agent.json"
+    return run_dir / "control" / "agent.json"
+
+
+def agent_note(config: Config) -> Path:
+    """Return the same for the configured run directory."""
+    return note_below(config.run_dir)
 
 
 def controller_note(config: Config) -> Path:

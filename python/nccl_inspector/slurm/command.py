@@ -52,7 +52,11 @@ class Command:
         """
         # Files in memory instead of pipes, so that nobody must read while the command writes.
         self._output_fd = os.memfd_create(program.name)
-        self._errors_fd = os.memfd_create(f"{program.name}-errors")
+        try:
+            self._errors_fd = os.memfd_create(f"{program.name}-errors")
+        except OSError:
+            os.close(self._output_fd)
+            raise
         try:
             self._child = subprocess.Popen(
                 [program, *words],

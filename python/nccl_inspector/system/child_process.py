@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start a child process of the agent that does one thing and inherits only what that needs."""
 
+import errno
 import faulthandler
 import os
 import signal
 from collections.abc import Callable, Iterable
+
+# What a system that is short of processes, memory or descriptors says. It passes.
+SHORT = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
 
 def start_child(work: Callable[[], None], kept: Iterable[int]) -> int:

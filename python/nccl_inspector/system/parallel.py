@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain, islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 THREADS = 16
 WAIT_S = 0.0002  # of one operation: a request to a server takes at least this long
@@ -26,12 +26,28 @@ def _timed(work: Callable[[_Item], _Found], item: _Item) -> tuple[_Found, float]
     return found, time.perf_counter() - begin_s - (time.thread_time() - used_s)
 
 
+def _submit(pool: ThreadPoolExecutor, work: Callable[..., _Found], *words: Any) -> Future[_Found]:
+    """Give work to the pool; if the system has no thread left, do it here.
+
+    A thread that the pool has may then do it, too: only for work that changes nothing.
+    """
+    try:
+        return pool.submit(work, *words)
+    except RuntimeError:
+        done: Future[_Found] = Future()
+        try:
+            done.set_result(work(*words))
+        except Exception as err:
+            done.set_exception(err)
+        return done
+
+
 def _together(
     work: Callable[[_Item], _Found], items: Iterator[_Item], threads: int, pool: ThreadPoolExecutor
 ) -> Iterator[_Found]:
     begun: deque[Future[_Found]] = deque()
     for item in items:
-        begun.append(pool.submit(work, item))
+        begun.append(_submit(pool, work, item))
         if len(begun) >= threads:
             yield begun.popleft().result()
     while begun:
@@ -43,15 +59,15 @@ def in_parallel(
 ) -> Iterator[_Found]:
     """Yield `work(item)` for each item in order, running up to `threads` of them at the same time.
 
-    At most `threads` results are kept until the caller takes them. An error of `work` is raised
-    when the caller comes to that item.
+    `work` must change nothing. At most `threads` results are kept until the caller takes them. An
+    error of `work` is raised when the caller comes to that item.
     """
     if len(items) < 2:
         yield from map(work, items)
         return
     rest = iter(items)
     with ThreadPoolExecutor(min(threads, len(items))) as pool:
-        first = [pool.submit(_timed, work, item) for item in islice(rest, threads)]
+        first = [_submit(pool, _timed, work, item) for item in islice(rest, threads)]
         wait(first)
         # The minimum, because the threads also wait for each other.
         least_s = min((one.result()[1] for one in first if not one.exception()), default=0.0)

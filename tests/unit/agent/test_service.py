@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent as a service of its own process: reload, its endpoint, and its end."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.settings.config import read_config
+from nccl_inspector.settings.in_force import agent_note, running_note
 from tests.sandbox import wait_until
 from tests.support.agent_service import OWN, service
 from tests.support.boxes import (
@@ -25,7 +28,9 @@ from tests.support.boxes import (
     write_box,
     write_user_file,
 )
-from tests.support.command_line import COMMAND, environment
+from tests.support.command_line import COMMAND, environment, run
+from tests.support.ended_jobs import BOX, end_job, ended
+from tests.support.mounts import fill, mounted
 from tests.support.processes import children, free_address
 from tests.support.systemd_socket import Listener
 
@@ -121,6 +126,71 @@ def test_the_endpoint_ends_with_the_agent_however_that_ends(tmp_path: Path) -> N
         one.process.wait(10)
         wait_until(lambda: not Path(f"/proc/{child}/exe").exists(), 5, "the child is gone")
         assert answer(address) == ""
+
+
+NO_FORK = """
+import errno, os
+usual = os.fork
+def fork():
+    if os.path.exists({flag!r}):
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return usual()
+os.fork = fork
+"""
+
+
+def test_an_agent_that_can_start_no_process_for_a_while_goes_on_afterwards(tmp_path: Path) -> None:
+    flag, address = tmp_path / "no-fork", free_address()
+    flag.touch()
+    text = f"listen = {address}\nreport_user = root\n"
+    with service(tmp_path, text, NO_FORK.format(flag=str(flag))) as one:
+        write_box(end_job(one.run_dir), "0_1", BOX)
+        note = agent_note(read_config(one.conf))
+
+        def says_why() -> bool:
+            found = running_note(note)
+            return found is not None and "temporarily unavailable" in found.trouble
+
+        one.until(says_why, "it says what it cannot do")
+        assert ended(one.run_dir) != []
+        assert answer(address) == ""
+        for why in ("cannot start the HTTP endpoint: ", "is not handed over, will try again"):
+            assert one.log.read_text().count(why) == 1
+        flag.unlink()
+        one.until(lambda: answer(address), "the endpoint")
+        one.until(lambda: ended(one.run_dir) == [], "the job is collected")
+        one.until(lambda: not says_why(), "it says that nothing is wrong")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a full file system of our own needs root")
+def test_with_a_full_report_dir_the_node_is_not_well_and_the_doctor_says_make_room(
+    tmp_path: Path,
+) -> None:
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    with mounted(reports, "-t", "tmpfs", "-o", "size=64k,mode=0711", "full"):
+        fill(reports)
+        text = f"report_dir = {reports}\nreport_user = root\n"
+        with service(tmp_path, text) as one:
+            write_box(end_job(one.run_dir), "0_1", BOX)
+            one.until(lambda: "No space left" in one.log.read_text(), "the failure")
+
+            def status() -> tuple[int, str]:
+                done = run("status", "--conf", str(one.conf))
+                return done.returncode, done.stdout
+
+            one.until(lambda: status()[0] == 4, "status is not well")
+            assert "the summaries of ended jobs are not handed over: " in status()[1]
+            assert "No space left on device" in status()[1]
+            said = run("doctor", "--role", "node", "--conf", str(one.conf), "--json").stdout
+            checks = {check["id"]: check for check in json.loads(said)["checks"]}
+            assert checks["report-dir-full"]["outcome"] == "found"
+            assert "Make room" in checks["report-dir-full"]["mend"]
+            assert checks["report-dir"]["outcome"] == "well"
+            assert checks["agent-settings"]["outcome"] == "well"
+            (reports / "fill").unlink()
+            one.until(lambda: ended(one.run_dir) == [], "the job is collected")
+            one.until(lambda: status()[0] == 0, "status is well")
 
 
 def test_the_agent_says_what_it_costs(tmp_path: Path) -> None:

@@ -300,6 +300,21 @@ def test_a_torn_file_is_set_aside_once_nobody_writes_it_any_more(config: Config)
     assert left(config, "failed") == ["42.1000000000", "42.1000000000.why"]
 
 
+@pytest.mark.parametrize("attempt", [0, 3])
+def test_an_end_of_which_only_the_name_had_room_is_reported(
+    config: Config, tmp_path: Path, attempt: int
+) -> None:
+    summarize(config, tmp_path / "42", 42, restart=attempt)
+    path = config.controller_dir / "queue" / "42.1000000000000000000.u1000"
+    path.touch()
+    run_pass(config, usual_makers(config))
+    assert left(config) == [path.name], "the epilog may be writing it"
+    os.utime(path, (time.time() - TORN_S - 1,) * 2)
+    assert run_pass(config, usual_makers(config)) == 0
+    assert (left(config), left(config, "failed")) == ([], [])
+    assert (config.store_dir / "42" / f"{attempt}.json").exists()
+
+
 def test_what_is_no_file_of_the_queue_is_set_aside(config: Config, tmp_path: Path) -> None:
     queue = config.controller_dir / "queue"
     os.mkfifo(queue / "43.1000000000")

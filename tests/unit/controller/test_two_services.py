@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two controller services on one queue: one works, and the other takes over."""
 
+import errno
 import logging
 import os
 import signal
@@ -12,10 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from nccl_inspector.controller import beside_slurmctld, slurm_ping, slurmctld_turn
+from nccl_inspector.controller import beside_slurmctld, passes, slurm_ping, slurmctld_turn
 from nccl_inspector.controller.children import Children
 from nccl_inspector.controller.notes import Notes
 from nccl_inspector.controller.report_child import Makers
@@ -29,6 +31,7 @@ from tests.support.boxes import fixed_chance
 from tests.support.cut_socket import CutSocket
 from tests.support.fake_scontrol import Scontrol
 from tests.support.postgres import SERVICE, Postgres
+from tests.support.processes import children
 from tests.support.queued_jobs import ended_job, left, stored
 
 TAKEN_OVER_S = 30.0
@@ -68,9 +71,9 @@ class Service:
 
 def start(
     name: str, config: Config, folder: Path, way: CutSocket | None = None,
-    host: str = "", makers: Makers | None = None,
+    host: str = "", makers: Makers | None = None, prepare: Callable[[], None] = lambda: None,
 ) -> Service:  # fmt: skip
-    """Start a service, on a host of this name."""
+    """Start a service, on a host of this name. `prepare` is called in its process first."""
     log = folder / f"{name}.log"
     pid = os.fork()
     if pid:
@@ -78,6 +81,7 @@ def start(
         return Service(name, pid, log, way)
     try:
         os.setpgid(0, 0)
+        prepare()
         if host:
             vars(socket)["gethostname"] = lambda: host
         logging.basicConfig(filename=log, level=logging.INFO, force=True, format="%(message)s")
@@ -188,6 +192,75 @@ def test_on_a_queue_without_a_database_the_second_service_waits_for_the_lock(
     finally:
         for one in services:
             one.end()
+
+
+def refuse_while(flag: Path, module: ModuleType, name: str, number: int) -> None:
+    """Let a call to the system fail while a file exists."""
+    usual = getattr(module, name)
+    vars(passes)["LOOK_AGAIN_S"] = 2.0  # after storage that did not answer
+
+    def call(*words: object) -> object:
+        if flag.exists():
+            raise OSError(number, os.strerror(number))
+        return usual(*words)
+
+    vars(module)[name] = call
+
+
+SHORT_OF = {
+    "processes": (os, "fork", errno.EAGAIN),
+    "pipes": (os, "pipe2", errno.EMFILE),
+    "sockets": (socket, "socketpair", errno.EMFILE),
+}
+
+
+def alive(service: Service) -> bool:
+    assert os.waitpid(service.pid, os.WNOHANG) == (0, 0), service.log.read_text()
+    return True
+
+
+@pytest.mark.parametrize("what", SHORT_OF)
+def test_a_service_that_can_start_nothing_for_a_while_goes_on_afterwards(
+    config: Config, tmp_path: Path, what: str
+) -> None:
+    flag = tmp_path / "short"
+    one = start("one", config, tmp_path, prepare=partial(refuse_while, flag, *SHORT_OF[what]))
+    try:
+        wait_for_work(one)
+        flag.touch()
+        ended_job(config, tmp_path, 42)
+        since_s = time.monotonic()
+        wait_until(lambda: alive(one) and time.monotonic() - since_s > 6, 20, "some passes")
+        flag.unlink()
+        wait_until(lambda: alive(one) and not left(config), 30, "the report is made")
+        assert stored(config) == [42]
+    finally:
+        one.end()
+
+
+@pytest.mark.parametrize("what", ["processes", "pipes"])
+def test_with_an_index_in_a_database_too(
+    config: Config, postgres: Postgres, open_path: Path, what: str
+) -> None:
+    url = postgres.url(postgres.new_database())
+    config = replace(config, store_url=url, cluster="c1")
+    flag = open_path / "short"
+    prepare = partial(refuse_while, flag, *SHORT_OF[what])
+    one = start("one", config, open_path, prepare=prepare)
+    try:
+        wait_for_work(one)
+        flag.touch()
+        for keeper in children(one.pid):
+            os.kill(keeper, signal.SIGKILL)
+        wait_until(lambda: alive(one) and waits(one), 20, "its lease runs out")
+        why = os.strerror(SHORT_OF[what][2])
+        assert one.lines()[-1] == f"waiting: no process can be started: {why}"
+        flag.unlink()
+        wait_for_work(one)
+        ended_job(config, open_path, 43)
+        wait_until(lambda: alive(one) and not left(config), 30, "the report is made")
+    finally:
+        one.end()
 
 
 class Hosts:

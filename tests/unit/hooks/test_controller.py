@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from nccl_inspector.controller.queue import (
     USER_QUEUED_MIN,
     Entry,
     Queue,
+    bare_entry,
 )
 from tests.support.hook_scripts import SHELLS, sh
 from tests.support.repository import REPO
@@ -169,13 +171,30 @@ def test_the_shares_of_the_queue_are_those_that_the_service_knows() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a full file system of our own needs root")
-def test_a_full_disk_is_one_line_and_leaves_no_torn_file(shell: Path, controller_dir: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "says", "is_kept"),
+    [("size=4k", "queued by its number alone", True), ("nr_inodes=4", "not queued", False)],
+)
+def test_a_full_disk_is_one_line_and_takes_the_jobs_number_if_it_has_room_for_a_name(
+    shell: Path, controller_dir: Path, options: str, says: str, is_kept: bool
+) -> None:
     queue = controller_dir / "queue"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "full", queue], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "full", queue], check=True)
     try:
         (queue / "1.1").write_bytes(b"x" * 4096)
-        assert "queue full?" in run(shell, controller_dir)
-        assert [path.name for path in files(controller_dir)] == ["1.1"]
+        with suppress(OSError):
+            while "inodes" in options:
+                (queue / f"1.{len(files(controller_dir)) + 1}").touch()
+        before = set(files(controller_dir))
+        said = run(shell, controller_dir)
+        assert says in said
+        assert "queue full?" in said
+        new = set(files(controller_dir)) - before
+        assert len(new) == int(is_kept)
+        for path in new:
+            entry = bare_entry(path.name)
+            assert (path.read_bytes(), entry.job_id, entry.uid) == (b"", 42, 1001)
+            assert abs(entry.queued_s - time.time()) < 60
     finally:
         subprocess.run(["umount", queue], check=True)
 

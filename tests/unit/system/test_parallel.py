@@ -134,3 +134,29 @@ def test_what_cannot_be_read_of_one_job_is_said_and_holds_no_other(tmp_path: Pat
     found = look_at(entries, site(tmp_path, "1s"), 1e9)
     assert not isinstance(found[42], str)
     assert "43: Not a directory" in str(found[43])
+
+
+@pytest.mark.parametrize("started", [0, 2])
+def test_without_threads_left_the_work_is_done_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, started: int
+) -> None:
+    begin, count = threading.Thread.start, 0
+
+    def few(thread: threading.Thread) -> None:
+        nonlocal count
+        count += 1
+        if count > started:
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    def double(number: int) -> int:
+        time.sleep(SLOW_S)
+        return 2 * number
+
+    monkeypatch.setattr(threading.Thread, "start", few)
+    assert list(in_parallel(double, range(50), AT_ONCE)) == list(range(0, 100, 2))
+    assert count > started, "threads were refused"
+    failing = in_parallel(lambda one: 1 // one, (1, 0, 1), AT_ONCE)
+    assert next(failing) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(failing)
