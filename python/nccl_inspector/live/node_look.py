@@ -3,7 +3,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,11 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.jobid import JOB_ID, PUBLISHED_NAME
 from nccl_inspector.model.process import Process
 from nccl_inspector.system.safe_files import directory, entry_names, regular_file
+
+_PROCESSES_MAX = 10_000
+_ENVIRON_BYTES_MAX = 1 << 18
+_JOB_VARIABLE = b"SLURM_JOB_ID="
+_NOT_HERE = "it does not run on this node, or is not measured (mode off)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +137,37 @@ def _listed(path: Path) -> Iterator[int | None]:
         os.close(fd)
 
 
-def _find_jobs(run_dir: Path) -> tuple[list[str], str]:
-    """Return the jobs of the node, and a text if the list may be incomplete."""
+def _jobs_of_own_processes() -> set[str]:
+    """Return the numbers of the jobs in which the caller's processes run, as far as they are seen.
+
+    By them a user finds a job that publishes no series: the modes report and json never do, and the
+    others only after their first interval.
+    """
+    found, own = {os.environ.get("SLURM_JOB_ID", "")}, os.geteuid()
+    with os.scandir("/proc") as entries:
+        pids = [Path(one.path) for one in entries if one.name.isdecimal()]
+    for pid in pids[:_PROCESSES_MAX]:
+        with suppress(OSError):  # it has ended, or has become something that may not be read
+            if pid.stat().st_uid == own:
+                with (pid / "environ").open("rb") as file:
+                    words = file.read(_ENVIRON_BYTES_MAX).split(b"\0")
+                ids = (one.removeprefix(_JOB_VARIABLE) for one in words if _JOB_VARIABLE in one)
+                found |= set(map(os.fsdecode, ids))
+    return {name for name in found if JOB_ID.fullmatch(name)}
+
+
+def _find_jobs(run_dir: Path) -> tuple[set[str], set[str]]:
+    """Return the jobs of the node that the caller can find, and which of them are surely his."""
     with _listed(run_dir / "jobs") as jobs_fd:
         if jobs_fd is not None:
-            return [name for name in entry_names(jobs_fd) if JOB_ID.fullmatch(name)], ""
-    found = {os.environ.get("SLURM_JOB_ID", "")}
+            return {name for name in entry_names(jobs_fd) if JOB_ID.fullmatch(name)}, set()
+    own = _jobs_of_own_processes()
+    found = set(own)
     with _listed(run_dir / "prom") as prom_fd:
         if prom_fd is not None:
             names = map(PUBLISHED_NAME.fullmatch, entry_names(prom_fd))
             found |= {match[1] for match in names if match}
-    known = [name for name in found if JOB_ID.fullmatch(name)]
-    return known, "jobs that publish no series are listed only for root"
+    return {name for name in found if JOB_ID.fullmatch(name)}, own
 
 
 def look(run_dir: Path, wanted: int | None) -> NodeBoxes:
@@ -153,7 +177,7 @@ def look(run_dir: Path, wanted: int | None) -> NodeBoxes:
         OSError: there is no run directory.
     """
     begun = now()
-    names, incomplete = ([str(wanted)], "") if wanted else _find_jobs(run_dir)
+    names, own = ({str(wanted)}, {str(wanted)}) if wanted else _find_jobs(run_dir)
     jobs, unread = [], []
     with _entered(run_dir / "jobs") as jobs_fd:
         for name in sorted(names, key=int):
@@ -162,8 +186,8 @@ def look(run_dir: Path, wanted: int | None) -> NodeBoxes:
             except RefusedError as err:
                 unread.append(f"job {name}: {err}")
             except FileNotFoundError:
-                if wanted:
-                    unread.append(f"job {name}: it does not run on this node")
+                if name in own:
+                    unread.append(f"job {name}: {_NOT_HERE}")
             except OSError as err:
                 unread.append(f"job {name}: {err.strerror}")
-    return NodeBoxes(begun, tuple(jobs), (*unread, *([incomplete] if incomplete else [])))
+    return NodeBoxes(begun, tuple(jobs), tuple(unread))

@@ -26,6 +26,7 @@ from nccl_inspector.live.troubles import (
 from nccl_inspector.live.view import Flow, LiveJob, LiveRank, View, gather, natural, order_of
 from nccl_inspector.model.process import KILLED, NEVER_MEASURED, Process
 
+_NO_NCCL = "none of its processes on this node uses NCCL now"
 _WAIT_NOTE = (
     "WAIT: share of the time in collectives; against the fastest rank of this node, "
     "so waiting for other nodes is not in it"
@@ -65,7 +66,8 @@ class NodeView:
         self._remember(seen)
         unread = [*seen.unread]
         for job in seen.jobs:
-            unread += [f"job {job.manifest.job_id}: {problem}" for problem in job.problems]
+            problems = job.problems if job.boxes or job.problems else (_NO_NCCL,)
+            unread += [f"job {job.manifest.job_id}: {problem}" for problem in problems]
         return View(
             os.uname().nodename.split(".")[0],
             seen.at.real_ns / 1e9,

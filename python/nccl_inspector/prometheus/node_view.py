@@ -40,6 +40,10 @@ _STATES = {
     "lost": (TroubleKind.LOST, "died without finalizing"),
     "stopped": (TroubleKind.STOPPED, "no longer beat: stopped, or starved of CPU"),
 }
+_NO_SERIES = (
+    "no job has series here: jobs in the modes report and json have none, the others after their "
+    "first interval (30 s); on the job's node `nccl-inspector top` shows them all"
+)
 _NOTES = (
     "WAIT: share of the time in collectives, all ranks, against the fastest rank's mean",
     "GB/s: mean bus bandwidth of a rank while in operations of the class, waiting included",
@@ -120,7 +124,7 @@ class PrometheusView:
             time.time(),
             window_s(self._window),
             tuple(sorted(found, key=lambda job: job.order)),
-            (),
+            () if found else (_NO_SERIES,),
             _NOTES if self._wanted else _NOTES[:2],
         )
 

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -220,7 +221,7 @@ def test_a_directory_that_is_not_roots_is_not_taken(node: Node) -> None:
 def test_a_job_that_is_not_here_is_said(node: Node) -> None:
     view = NodeView(node.run_dir, 99).look()
     assert view.jobs == ()
-    assert view.unread == ("job 99: it does not run on this node",)
+    assert view.unread == ("job 99: it does not run on this node, or is not measured (mode off)",)
 
 
 def test_without_a_run_directory_it_is_one_line(tmp_path: Path) -> None:
@@ -255,5 +256,37 @@ def test_a_user_sees_his_own_job_and_is_told_of_the_others(node: Node) -> None:
         "[41]",
         "job 42: unreadable: Permission denied",
         "job 43: gone",
-        "jobs that publish no series are listed only for root",
+    ], done.stderr
+
+
+@as_root
+def test_a_user_sees_a_job_without_series_by_his_processes_in_it(node: Node) -> None:
+    for folder in (node.run_dir, node.run_dir / "prom"):
+        folder.chmod(0o755)
+    (node.run_dir / "jobs").chmod(0o711)
+    node.start(node.job(41), "0_1", rank_box(0))
+    node.job(42)
+    for job in (41, 42):
+        (node.run_dir / "jobs" / str(job)).chmod(0o711)
+    code = (
+        "import os, sys, time; from pathlib import Path\n"
+        "from nccl_inspector.live.nodeview import NodeView\n"
+        f"os.setuid({JOB_UID}); view = NodeView(Path(sys.argv[1]), None).look()\n"
+        "print([job.id for job in view.jobs], *view.unread, sep='\\n')"
+    )
+    with ExitStack() as processes:
+        for job, uid in ((41, JOB_UID), (42, JOB_UID), (43, JOB_UID), (44, 65533)):
+            env = {"SLURM_JOB_ID": str(job), "OTHER": "SLURM_JOB_ID=45"}
+            one = subprocess.Popen(["sleep", "60"], env=env, user=uid)
+            processes.callback(one.wait)
+            processes.callback(one.kill)
+        done = subprocess.run(
+            [sys.executable, "-c", code, node.run_dir],
+            capture_output=True, text=True, check=False,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(PYTHON_DIR)},
+        )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "[41, 42]",
+        "job 43: it does not run on this node, or is not measured (mode off)",
+        "job 42: none of its processes on this node uses NCCL now",
     ], done.stderr
