@@ -3,6 +3,7 @@
 
 import json
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -248,7 +249,8 @@ FAULTS: dict[str, tuple[Callable[[Cluster], object], set[str]]] = {
     "the node was drained by a prolog": (drained, {"node-drained"}),
     "the settings have a mistake": (broken_settings, {"settings-refused", "plugstack-words"}),
     "the profiler is missing": (no_profiler, {"profiler-missing"}),
-    "the account is missing": (no_account, {"account-missing"}),
+    # The agent still has the other one.
+    "the account is missing": (no_account, {"account-missing", "agent-settings"}),
 }  # fmt: skip
 
 
@@ -263,6 +265,22 @@ def test_a_fault_that_is_really_there_is_found_and_no_other(cluster: Cluster, fa
         assert seen == expected
     missing = lacking(cluster)
     wait_until(lambda: found(cluster.node("n1")).keys() == missing, 30, "all is well again")
+
+
+def test_a_changed_setting_is_named_until_the_agent_has_read_it(cluster: Cluster) -> None:
+    node, missing = cluster.node("n1"), lacking(cluster)
+    agent = node.process("agent")
+    assert agent
+    cluster.set_conf(sweep_after="20m")
+    seen = found(node)
+    assert seen.keys() - missing == {"agent-settings"}
+    assert seen["agent-settings"] == "sweep_after: it runs with 600s, configured is 1200s"
+    agent.send(signal.SIGHUP)
+    wait_until(lambda: found(node).keys() == missing, 30, "it is in force")
+    cluster.set_conf()
+    assert found(node).keys() - missing == {"agent-settings"}
+    node.restart_agent()
+    wait_until(lambda: found(node).keys() == missing, 30, "all is well again")
 
 
 def test_a_node_that_prometheus_does_not_scrape_is_found(cluster: Cluster) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.sandbox import Cluster, wait_until
+from tests.sandbox import JOB_USER, Cluster, wait_until
+from tests.sandbox.machine import as_user
 from tests.sandbox.node import agent_program
 from tests.sandbox.processes import Process
 from tests.support import application_log
@@ -37,6 +38,7 @@ class Sight:
     slow: View  # the same, of the slow job and its ranks
     table: str
     operations: dict[int, int]  # of the slow job in the rates' span, by rank, as the job logged
+    users: View  # by the jobs' user on n1, who gives no number
     series: dict[tuple[str, str], float]  # of the agents: (job's name, state or "inflight")
 
     def job(self, name: str) -> View:
@@ -132,10 +134,14 @@ def look(cluster: Cluster, ids: dict[str, int]) -> Sight:
     views = {"slow": slow}
     for name, node in (("hang", "n1"), ("stopped", "n2"), ("killed", "n4")):
         views[name] = json.loads(top(cluster, node, str(ids[name]), "--interval", "0.5", "--json"))
+    users = cluster.node("n1").run(
+        [*as_user(JOB_USER), str(agent_program(cluster.layout)), "top", "--once", "--json"]
+    )
     asked = ("--prometheus", cluster.layout.prometheus_url(), "--window", "10s", "--json")
     return Sight(
         ids=ids,
         views=views,
+        users=json.loads(users.stdout),
         cluster=json.loads(top(cluster, "n1", *asked)),
         slow=json.loads(top(cluster, "n1", str(ids["slow"]), *asked)),
         table=top(cluster, "n1", "--interval", "0.5"),
@@ -206,6 +212,11 @@ def test_a_stopped_and_a_killed_rank_are_told_apart(sight: Sight) -> None:
     assert sight.series["killed", "lost"] >= 1
     assert sight.series["slow", "running"] == 8
     assert sight.series["slow", "lost"] == sight.series["slow", "stopped"] == 0
+
+
+def test_a_user_sees_his_jobs_of_each_mode_without_their_numbers(sight: Sight) -> None:
+    assert {job["id"] for job in sight.users["jobs"]} == {sight.ids["slow"], sight.ids["hang"]}
+    assert sight.users["unread"] == []
 
 
 def test_the_worst_come_first(sight: Sight) -> None:

@@ -161,6 +161,7 @@ def run_dirs_are_empty(cluster: Cluster) -> bool:
     """Whether only the directories and the agents' own metrics are there, of no job anything."""
     own = [
         "control/",
+        "control/agent.json",
         "control/at_work",
         "ended/",
         "jobs/",
