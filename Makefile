@@ -316,10 +316,10 @@ test-nccl: setup $(PROFILER) $(FAKECUDA) $(NCCL_CUDA) $(NCCL_NVML)
 	PYTHONPATH=python:. $(PY) -m tests.nccl.run $(if $(NCCL_RELEASES),--releases $(NCCL_RELEASES),--table packaging/doc/nccl-releases.md) $(NCCL_ARGS)
 .PHONY: test-nccl
 
-#: make test-systemd  a Debian booted with systemd: packages installed, set up, a job reported, agent killed, reboot, upgrade, removal, an image and its first boot; as root, needs systemd-container. SUITE=trixie
+#: make test-systemd  a Debian booted with systemd: packages installed, set up, a job reported, agent killed, reboot, upgrade, removal, an image and its first boot; as root, needs systemd-container. SUITE=trixie, BOOTED_ARGS="--parts 'live image'"
 SUITE ?= bookworm
 test-systemd: setup build
-	$(PY) -m tests.tools.booted --suite $(SUITE)
+	$(PY) -m tests.tools.booted --suite $(SUITE) $(BOOTED_ARGS)
 .PHONY: test-systemd
 
 #: make test-fresh   `make demo` and `make test` of this commit, each on a fresh Debian of each of RELEASES; as root, needs debootstrap

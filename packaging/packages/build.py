@@ -38,6 +38,8 @@ OWN_DIR = "nccl-inspector"
 ROOT = "the administrator of this host <root@localhost>"
 LINTIAN_OF_ROOT = """# Nobody was named as the maintainer: mail goes to the host's own root.
 bogus-mail-host Maintainer root@localhost
+bogus-mail-host-in-debian-changelog root@localhost *
+root-in-contact Maintainer *
 """
 
 
@@ -233,7 +235,7 @@ def symbols_of(package: Package, kind: str) -> Package:
     suffix = f"{package.suffix}-{'dbgsym' if kind == 'deb' else 'debuginfo'}"
     return Package(
         package.base, suffix, package.arch, (),
-        f"debug symbols for {package.name}",
+        f"NCCL communication metrics for Slurm jobs: debug symbols of {package.suffix}",
         f"With it gdb and perf know the functions and lines of {package.name}, in processes that "
         "have loaded it and in their core files. No node needs it.",
         needs=(package.suffix,),
@@ -291,12 +293,9 @@ def script(package: Package, action: str) -> str:
     return "\n".join([*parts, functions, action])
 
 
-def make_deb(package: Package, target: Target, tree: Path) -> Path:
-    """Make one .deb of a package's tree, which gets a directory DEBIAN and Debian's changelog."""
-    arch = "all" if package.arch == "all" else DEB_MACHINES[target.machine]
+def add_debians_papers(package: Package, target: Target, tree: Path, maintainer: str) -> None:
+    """Add Debian's changelog and what lintian is told."""
     version = target.deb_version(package.suffix)
-    maintainer = target.maintainer or ROOT
-    is_symbols = package.suffix.endswith("-dbgsym")
     entry = (
         f"{package.name} ({version}) unstable; urgency=medium\n\n"
         f"  * Release {target.version}; changelog.gz says what it brings.\n\n"
@@ -311,6 +310,20 @@ def make_deb(package: Package, target: Target, tree: Path) -> Path:
         place = tree / "usr/share/lintian/overrides" / package.name
         place.parent.mkdir(parents=True)
         place.write_text(known)
+
+
+def make_deb(package: Package, target: Target, tree: Path) -> Path:
+    """Make one .deb of a package's tree, which gets a directory DEBIAN and Debian's changelog."""
+    arch = "all" if package.arch == "all" else DEB_MACHINES[target.machine]
+    version = target.deb_version(package.suffix)
+    maintainer = target.maintainer or ROOT
+    is_symbols = package.suffix.endswith("-dbgsym")
+    if is_symbols:  # Debian wants no file there but the symbols
+        doc = tree / "usr/share/doc" / package.name
+        doc.parent.mkdir(parents=True)
+        doc.symlink_to(package.named(package.needs[0]))
+    else:
+        add_debians_papers(package, target, tree, maintainer)
     control = tree / "DEBIAN"
     control.mkdir()
     depends = [f"{package.named(one)} (= {target.deb_version(one)})" for one in package.needs]
@@ -330,7 +343,10 @@ def make_deb(package: Package, target: Target, tree: Path) -> Path:
     }  # fmt: skip
     lines = [f"{name}: {value}\n" for name, value in fields.items() if value]
     (control / "control").write_text("".join(lines))
-    sums = [f"{hashlib.md5((tree / name).read_bytes()).hexdigest()}  {name}\n" for name in names]  # noqa: S324 - dpkg's format
+    sums = [
+        f"{hashlib.md5((tree / name).read_bytes()).hexdigest()}  {name}\n"  # noqa: S324 - dpkg's
+        for name in names if not (tree / name).is_symlink()
+    ]  # fmt: skip
     (control / "md5sums").write_text("".join(sums))
     if conffiles := [f"/{name}\n" for name in names if name.parts[0] == "etc"]:
         (control / "conffiles").write_text("".join(conffiles))
@@ -440,6 +456,7 @@ def main(words: Iterable[str] | None = None) -> None:
     parser.add_argument("--level", type=int, default=6, help="of compression")
     parser.add_argument("--packages", default="", help="suffixes of those to make; all without")
     asked = parser.parse_args(words if words is None else list(words))
+    os.umask(0o022)
     commit_s = int(call("git", "-C", REPO, "log", "-1", "--format=%ct"))
     target = Target(
         asked.stage, asked.out, asked.version, asked.machine, slurm_release(asked.slurm_include),
@@ -459,7 +476,8 @@ def main(words: Iterable[str] | None = None) -> None:
         print(make(package, target, tree))
         if symbols.exists():
             of_it = symbols_of(package, asked.kind)
-            add_papers(of_it, target, symbols)
+            if asked.kind == "rpm":
+                add_papers(of_it, target, symbols)
             # In a directory of their own: `apt install ./*.deb` of the others does not mean them.
             print(make(of_it, replace(target, out=target.out / "debug"), symbols))
 

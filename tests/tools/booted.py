@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -400,7 +401,10 @@ def build_image(box: Box, debs: list[Path]) -> set[str]:
     # As the page of pyxis says, in the words of a site that has it.
     box.write("/etc/slurm/plugstack.conf", "include /etc/slurm/plugstack.conf.d/*\n")
     box.build("useradd --create-home --uid 1000 alice && mkdir -p /shared")
+    # At a first boot Debian's presets enable all that is installed. There is no network to wait
+    # for, and nobody whom the first boot could ask.
     box.build("systemctl enable slurmctld slurmd; echo uninitialized >/etc/machine-id")
+    box.build("systemctl mask systemd-networkd-wait-online systemd-firstboot slurmdbd")
     before = set(box.build(ALL_FILES).split("\n"))
     box.write("/etc/nccl-inspector/site.toml", SITE)
     copy(box, debs)
@@ -423,11 +427,68 @@ def first_boot(box: Box) -> None:
     box.must("nccl-inspector doctor")
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What the parts of the program work with."""
+
+    box: Box
+    step: Callable[[str, Callable[[], Any]], Any]
+    debs: list[Path]
+    newer: Callable[[], list[Path]]
+
+
+def live(site: Site) -> None:
+    """A host that is set up while it runs, upgraded, and cleared in two orders."""
+    box, step = site.box, site.step
+    newer = step("make deb VERSION=9.9", site.newer)
+    step("boot", box.boot)
+    step("Slurm under systemd", lambda: put_slurm(box))
+    step("a job before anything of ours is there", lambda: finish(box, submit(box, 2)))
+    before = box.files()
+    step("install the packages", lambda: install(box, site.debs))
+    step("nothing is active", lambda: nothing_is_active(box))
+    step("setup node and controller", lambda: set_up(box))
+    step("doctor", lambda: box.must("nccl-inspector doctor"))
+    step("a job is measured and reported", lambda: measured(box, submit(box, 6)))
+    step("kill -9 and SIGSTOP of the agent are healed", lambda: heal(box))
+    step("reboot", box.reboot)
+    wait("the node is idle", lambda: box.out("sinfo -h -o %T") == "idle", 60)
+    step("a job after the reboot", lambda: measured(box, submit(box, 6)))
+    step("upgrade while a job runs", lambda: upgrade(box, newer))
+    step("remove the SPANK plugin, then the rest", lambda: remove_plugin_first(box, newer))
+    step("remove the rest, then the SPANK plugin", lambda: remove_plugin_last(box))
+    step("purge while a job runs", lambda: remove(box, before))
+
+
+def image(site: Site) -> None:
+    """A host that is built as an image, without systemd."""
+    box, step = site.box, site.step
+    before = step("an image is built in a chroot", lambda: build_image(box, site.debs))
+    step("its first boot: doctor finds no fault", lambda: first_boot(box))
+    # What Debian itself makes at a first boot.
+    before |= {path for path in box.files() if "nccl" not in path}
+    step("a job is measured and reported", lambda: measured(box, submit(box, 6)))
+    step("purge everything at once while a job runs", lambda: remove(box, before))
+
+
+def page(site: Site) -> None:
+    """A host that is set up by the page Install alone."""
+    site.box.boot()
+    put_slurm(site.box)
+    site.step(
+        "the page's twelve commands, to the first report", lambda: by_the_page(site.box, site.debs)
+    )
+
+
+PARTS = {"live": live, "image": image, "page": page}
+
+
 def main() -> int:
-    """Run all steps; 0 if everything was as promised."""
+    """Run all parts; 0 if everything was as promised."""
     parser = argparse.ArgumentParser(prog="make test-systemd", description=__doc__)
     parser.add_argument("--suite", default="bookworm", help="bookworm or trixie")
-    suite = parser.parse_args().suite
+    parser.add_argument("--parts", default=" ".join(PARTS), help="some of: %(default)s")
+    options = parser.parse_args()
     if shutil.which("systemd-nspawn") is None:
         print("needs systemd-nspawn: apt-get install systemd-container", file=sys.stderr)
         return 1
@@ -439,60 +500,27 @@ def main() -> int:
         print(f"{time.monotonic() - start:6.1f} s  {words}", flush=True)
         return result
 
+    suite = options.suite
     lower = step(f"a Debian {suite} with Slurm", lambda: tree.make(suite, MORE).root)
     every = tuple(one["suffix"] or "command" for one in packages.PACKAGES)
     out = BUILD / "booted" / suite
     (python,) = {path.name for path in (lower / "usr/bin").glob("python3.??")}
     words = f"SLURM_INCLUDE={lower}/usr/include", f"REPORT_PYTHON={python.removeprefix('python')}"
-    debs = step("make deb", lambda: packages.build("deb", out / "first", *words, suffixes=every))
-    newer = step(
-        "make deb VERSION=9.9",
-        lambda: packages.build("deb", out / "newer", *words, "VERSION=9.9", suffixes=every),
-    )
-    box = Box(lower)
-    try:
-        step("boot", box.boot)
-        step("Slurm under systemd", lambda: put_slurm(box))
-        step("a job before anything of ours is there", lambda: finish(box, submit(box, 2)))
-        before = box.files()
-        step("install the packages", lambda: install(box, debs))
-        step("nothing is active", lambda: nothing_is_active(box))
-        step("setup node and controller", lambda: set_up(box))
-        step("doctor", lambda: box.must("nccl-inspector doctor"))
-        step("a job is measured and reported", lambda: measured(box, submit(box, 6)))
-        step("kill -9 and SIGSTOP of the agent are healed", lambda: heal(box))
-        step("reboot", box.reboot)
-        wait("the node is idle", lambda: box.out("sinfo -h -o %T") == "idle", 60)
-        step("a job after the reboot", lambda: measured(box, submit(box, 6)))
-        step("upgrade while a job runs", lambda: upgrade(box, newer))
-        step("remove the SPANK plugin, then the rest", lambda: remove_plugin_first(box, newer))
-        step("remove the rest, then the SPANK plugin", lambda: remove_plugin_last(box))
-        step("purge while a job runs", lambda: remove(box, before))
-        box.end()
+
+    def build(name: str, *more: str) -> list[Path]:
+        return packages.build("deb", out / name, *words, *more, suffixes=every)
+
+    debs = step("make deb", lambda: build("first"))
+    for name in options.parts.split():
         box = Box(lower)
-        before = step("an image is built in a chroot", lambda: build_image(box, debs))
-        step("its first boot: doctor finds no fault", lambda: first_boot(box))
-        # What Debian itself makes at a first boot.
-        before |= {path for path in box.files() if "nccl" not in path}
-        step("a job is measured and reported", lambda: measured(box, submit(box, 6)))
-        step("purge everything at once while a job runs", lambda: remove(box, before))
-    except BrokenPromiseError as err:
-        print(f"NOT AS PROMISED: {err}", file=sys.stderr)
-        print(box.out("systemctl --failed; journalctl --no-pager --lines 40"), file=sys.stderr)
-        return 1
-    finally:
-        box.end()
-    box = Box(lower)
-    try:
-        box.boot()
-        put_slurm(box)
-        step("the page's twelve commands, to the first report", lambda: by_the_page(box, debs))
-    except BrokenPromiseError as err:
-        print(f"NOT AS PROMISED: {err}", file=sys.stderr)
-        print(box.out("systemctl --failed; journalctl --no-pager --lines 40"), file=sys.stderr)
-        return 1
-    finally:
-        box.end()
+        try:
+            PARTS[name](Site(box, step, debs, lambda: build("newer", "VERSION=9.9")))
+        except BrokenPromiseError as err:
+            print(f"NOT AS PROMISED: {err}", file=sys.stderr)
+            print(box.out("systemctl --failed; journalctl --no-pager --lines 40"), file=sys.stderr)
+            return 1
+        finally:
+            box.end()
     print(f"{time.monotonic() - begun:6.1f} s  all of it")
     return 0
 
