@@ -339,6 +339,26 @@ def heal(box: Box) -> None:
         wait(f"healed after SIG{signal}", partial(is_another, box, before), 60)
 
 
+def change_a_setting(box: Box) -> None:
+    """Change a directory for both roles on the host: nothing runs with the old one afterwards."""
+    conf = "/etc/nccl-inspector/nccl-inspector.conf"
+    box.must(f"sed -i s,/shared/reports,/shared/other, {conf}")
+    said = box.must("nccl-inspector doctor", status=1)
+    for service in ("agent-settings", "controller-settings"):
+        what = f"{service}: report_dir: it runs with /shared/reports, configured is /shared/other"
+        say_that(f"{what}: {said}", what in said)
+    box.must(f"sed -i s,/shared/other,/shared/reports, {conf}")
+    box.write("/etc/nccl-inspector/site.toml", SITE.replace("/shared/reports", "/shared/other"))
+    for role in ("node", "controller"):
+        box.must(f"nccl-inspector setup {role} --apply")
+        again = box.must(f"nccl-inspector setup {role}")
+        say_that(f"nothing is to do: {again}", "Nothing is to do." in again)
+    wait("doctor finds no fault", lambda: box.out("nccl-inspector doctor") == "all well", 30)
+    job = submit(box, 4)
+    measured(box, job)
+    say_that("its summary is in the new directory", job in box.out("find /shared/other"))
+
+
 def upgrade(box: Box, newer: list[Path]) -> None:
     """Install a newer release while a job runs."""
     job, before = submit(box, 25), agent_pid(box)
@@ -451,6 +471,7 @@ def live(site: Site) -> None:
     step("doctor", lambda: box.must("nccl-inspector doctor"))
     step("a job is measured and reported", lambda: measured(box, submit(box, 6)))
     step("kill -9 and SIGSTOP of the agent are healed", lambda: heal(box))
+    step("a changed setting: doctor is red, then green", lambda: change_a_setting(box))
     step("reboot", box.reboot)
     wait("the node is idle", lambda: box.out("sinfo -h -o %T") == "idle", 60)
     step("a job after the reboot", lambda: measured(box, submit(box, 6)))

@@ -520,7 +520,9 @@ def test_in_a_chroot_all_is_done_but_what_only_a_boot_can_do(tmp_path: Path, kin
     script = (
         f"cp -r {image}/usr/lib/nccl-inspector {image}/usr/lib/systemd /usr/lib/; "
         f"mkdir -p /etc/slurm; cp {image}/etc/slurm/slurm.conf /etc/slurm/; "
-        f"rm -f /etc/slurm/plugstack.conf; "
+        "rm -rf /etc/slurm/plugstack.conf "
+        "/etc/nccl-inspector /run/nccl-inspector /var/lib/nccl-inspector; "
+        "userdel nccl-inspector 2>/dev/null || true; "
         f"{setup_node} --apply; {setup_node}; ls /{WANTS}; cat /etc/slurm/plugstack.conf"
     )
     place = tmp_path / "copy"
