@@ -3,6 +3,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := build
 
 CC := gcc
+# In a Turkish locale toupper("i") is no I.
+AWK := LC_ALL=C awk
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' python/nccl_inspector/__init__.py)
 CSTD := -std=gnu11
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wformat=2 -Wvla -Wstrict-prototypes $(if $(CI),-Werror)
@@ -68,6 +70,7 @@ NCCL_CUDA := $(B)/nccl-played/libplayed-cuda.so
 NCCL_CUDA_OBJ := $(patsubst %,$(B)/tests/nccl/played/%.o,cuda driver gpu graph net patch)
 NCCL_NVML := $(B)/nccl-played/libnvidia-ml.so.1
 FAKENVML := $(B)/fakenvml/libnvidia-ml.so.1
+FAKEDATE := $(B)/fakedate/libfakedate.so
 RECORDER := $(B)/recorder.so
 NVIDIA_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard tests/native/nvidia/*.c))
 NVIDIA := $(B)/nvidia-standin.so
@@ -81,26 +84,26 @@ help:
 	@sed -n 's/^#: //p' Makefile packaging/install.mk
 
 #: make build        the two plugins and what the tests need, into build/
-# In parallel by itself: what comes before it (setup) must not be.
-AT_ONCE = $(MAKE) --no-print-directory -j$(shell nproc)
+# In parallel by itself: what comes before it (setup) must not be. Jobs of other users load what it makes.
+AT_ONCE = umask 022; $(MAKE) --no-print-directory -j$(shell nproc)
 build:
 	@$(AT_ONCE) product testparts
 product: $(PROFILER) $(SPANK)
-testparts: $(STANDIN) $(FAKECUDA) $(PLAYED_NCCL) $(FAKENVML) $(RECORDER) $(NVIDIA) $(DEFECTS_PLAY) $(SIMULATOR_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO) $(BENCH_BIN)
+testparts: $(STANDIN) $(FAKECUDA) $(PLAYED_NCCL) $(FAKENVML) $(FAKEDATE) $(RECORDER) $(NVIDIA) $(DEFECTS_PLAY) $(SIMULATOR_PLAY) $(HOST_BIN) $(UNIT_BIN) $(PLAYER_CHECK_BIN) $(PLAYER_CHECK_SO) $(BENCH_BIN)
 
 build/gen/settings_table.h: python/nccl_inspector/settings/settings.tsv packaging/gen-settings.awk
 	@mkdir -p $(@D)
-	@awk -f packaging/gen-settings.awk $< >$@.tmp && mv $@.tmp $@
+	@$(AWK) -f packaging/gen-settings.awk $< >$@.tmp && mv $@.tmp $@
 build/gen/metrics_table.h: python/nccl_inspector/exposition/metrics.tsv packaging/gen-metrics.awk
 	@mkdir -p $(@D)
-	@awk -f packaging/gen-metrics.awk $< >$@.tmp && mv $@.tmp $@
+	@$(AWK) -f packaging/gen-metrics.awk $< >$@.tmp && mv $@.tmp $@
 build/gen/deny_nccl.h: python/nccl_inspector/settings/deny_nccl.tsv packaging/gen-deny-nccl.awk
 	@mkdir -p $(@D)
-	@awk -f packaging/gen-deny-nccl.awk $< >$@.tmp && mv $@.tmp $@
+	@$(AWK) -f packaging/gen-deny-nccl.awk $< >$@.tmp && mv $@.tmp $@
 
 build/gen/nccl-inspector.conf.sample: python/nccl_inspector/settings/settings.tsv packaging/gen-conf.awk
 	@mkdir -p $(@D)
-	@awk -f packaging/gen-conf.awk $< >$@
+	@$(AWK) -f packaging/gen-conf.awk $< >$@
 
 $(B)/%.o: %.c Makefile | $(GEN)
 	@mkdir -p $(@D)
@@ -110,7 +113,7 @@ $(B)/%.o: %.c Makefile | $(GEN)
 ifneq ($(SB),$(B))
 $(SB)/gen/settings_table.h: python/nccl_inspector/settings/settings.tsv packaging/gen-settings.awk
 	@mkdir -p $(@D)
-	@$(AS_GIVEN) $< | awk -f packaging/gen-settings.awk >$@.tmp && mv $@.tmp $@
+	@$(AS_GIVEN) $< | $(AWK) -f packaging/gen-settings.awk >$@.tmp && mv $@.tmp $@
 # Only the folder slurm of it: beside that may lie the C library of another system.
 $(SB)/include/slurm: $(SLURM_INCLUDE)/slurm/spank.h
 	@mkdir -p $(@D)
@@ -151,6 +154,11 @@ $(FAKENVML): tests/native/fakenvml/fakenvml.c
 	@mkdir -p $(@D)
 	@echo LD $@
 	@$(CC) $(CFLAGS_ALL) -shared -Wl,-soname,libnvidia-ml.so.1 -o $@ $< -ldl
+# A date after 2038, for tests in hostile company.
+$(FAKEDATE): tests/native/fakedate/fakedate.c
+	@mkdir -p $(@D)
+	@echo LD $@
+	@$(CC) $(CFLAGS_ALL) -shared -o $@ $< -ldl
 $(NCCL_CUDA): $(NCCL_CUDA_OBJ)
 	@mkdir -p $(@D)
 	@echo LD $@
@@ -252,12 +260,12 @@ apt:
 venv: $(VENV)/.ready
 # What the demo runs with; a later `make setup` adds the rest.
 $(VENV)/.ready-demo: pyproject.toml
-	@python3 -m venv $(VENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[gpu,report]'
+	@umask 022; python3 -m venv $(VENV)
+	@umask 022; $(PY) -m pip install --quiet --disable-pip-version-check -e '.[gpu,report]'
 	@touch $@
 $(VENV)/.ready: pyproject.toml packaging/dev-packages.sh
-	@python3 -m venv $(VENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@umask 022; python3 -m venv $(VENV)
+	@umask 022; $(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 #: make test         everything that takes less than 20 s apiece; sets up first
@@ -289,7 +297,7 @@ verified: setup build
 
 #: make pages        what of packaging/doc follows from tables and the model: settings, findings, nccl-rules, report.schema.json
 pages: venv
-	awk -f packaging/gen-settings-page.awk python/nccl_inspector/settings/settings.tsv >packaging/doc/settings.md
+	$(AWK) -f packaging/gen-settings-page.awk python/nccl_inspector/settings/settings.tsv >packaging/doc/settings.md
 	PYTHONPATH=python $(PY) -m nccl_inspector.render.json >packaging/doc/report.schema.json
 	PYTHONPATH=python $(PY) -m nccl_inspector.render.findings_page >packaging/doc/findings.md
 	PYTHONPATH=python $(PY) -m nccl_inspector.render.nccl_rules_page >packaging/doc/nccl-rules.md

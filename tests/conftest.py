@@ -6,6 +6,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -41,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """CI has less time than the long tests take: commits take turns (.ci/run)."""
     parser.addoption("--turn", type=Turn.of, help="K/N: of the long tests the K-th part of N")
     parser.addoption("--case-turn", type=Turn.of, help="the same, of the cases")
+    parser.addoption("--shuffle", type=int, help="a number that says in which order tests run")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -56,6 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return (
             not turn
             or not item.get_closest_marker("long")
+            or bool(item.get_closest_marker("divides"))
             or turn.has(item.nodeid.partition("[")[0])
         )
 
@@ -63,6 +66,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+    if (seed := config.getoption("shuffle")) is not None:
+        files = sorted({item.path for item in items})
+        place = {path: Random(f"{seed} {path.name}").random() for path in files}  # noqa: S311
+        own = {item: Random(f"{seed} {item.nodeid}").random() for item in items}  # noqa: S311
+        items.sort(key=lambda item: (place[item.path], str(item.path), own[item]))
 
 
 @pytest.fixture(autouse=True)

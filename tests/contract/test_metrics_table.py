@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 from nccl_inspector.exposition.metrics import load_metrics
 from nccl_inspector.exposition.process_file import parse_file
 from nccl_inspector.exposition.vocabulary import NET_STATES
-from tests.support.repository import BUILD, PLUGIN_DIR
+from tests.support.repository import BUILD, PLUGIN_DIR, REPO
 
 PAGE = BUILD / "c" / "test_page"
 
@@ -60,3 +62,21 @@ def test_what_the_plugin_writes_stays_as_it_is(tmp_path: Path) -> None:
 def test_the_states_of_the_network_are_the_plugins() -> None:
     source = (PLUGIN_DIR / "prom" / "text_of_gpu.c").read_text()
     assert tuple(re.findall(r'\[BOX_NET_\w+\] = "(\w+)"', source)) == NET_STATES
+
+
+def test_the_generated_tables_are_the_same_in_every_locale(tmp_path: Path) -> None:
+    """In a Turkish one the capital letter of i is none of ASCII, and the C parts did not build."""
+    language = "tr_TR.UTF-8"
+    subprocess.run(["localedef", "-i", "tr_TR", "-f", "UTF-8", tmp_path / language], check=True)
+    for name in ("Makefile", "packaging", "python/nccl_inspector"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(REPO / name)
+    made = {}
+    for locale in ("C", language):
+        env = {"PATH": os.environ["PATH"], "LOCPATH": str(tmp_path), "LC_ALL": locale}
+        names = [f"build/gen/{name}.h" for name in ("settings_table", "metrics_table", "deny_nccl")]
+        subprocess.run(["make", "-s", *names], cwd=tmp_path, env=env, check=True)
+        made[locale] = [(tmp_path / name).read_text() for name in names]
+        shutil.rmtree(tmp_path / "build")
+    assert made[language] == made["C"]
+    assert "METRIC_NCCL_COLLECTIVE_INFLIGHT_SECONDS" in made["C"][1]
