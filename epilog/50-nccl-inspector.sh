@@ -14,7 +14,7 @@ run_dir=${NCCL_INSPECTOR_TEST_RUN_DIR:-/run/nccl-inspector} # only tests set the
 job=${SLURM_JOB_ID-} trouble=''
 
 log() {
-	line=$(printf 'job %.20s: %.400s' "$job" "$1" | tr -c ' -~' '?')
+	line=$(printf 'job %.20s: %.800s' "$job" "$1" | tr -c ' -~' '?')
 	printf 'nccl-inspector-epilog: %s\n' "$line" >&2
 	timeout 1 logger -t nccl-inspector-epilog -p daemon.warning -- "$line" 2>/dev/null
 }

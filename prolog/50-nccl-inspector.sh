@@ -21,7 +21,7 @@ fi
 uid=${SLURM_JOB_UID-} gid=${SLURM_JOB_GID-} boot='' manifest='' nl='
 '
 give_up() {
-	line=$(printf 'job %.20s: %.400s' "$job" "$1" | tr -c ' -~' '?')
+	line=$(printf 'job %.20s: %.800s' "$job" "$1" | tr -c ' -~' '?')
 	printf 'nccl-inspector-prolog: %s\n' "$line" >&2
 	timeout 1 logger -t nccl-inspector-prolog -p daemon.warning -- "$line" 2>/dev/null
 	exit 0
