@@ -358,9 +358,8 @@ def make_deb(package: Package, target: Target, tree: Path) -> Path:
         os.utime(path, (target.epoch, target.epoch), follow_symlinks=False)
     out = target.out / f"{package.name}_{version}_{arch}.deb"
     env = {"SOURCE_DATE_EPOCH": str(target.epoch)}
-    call(
-        "dpkg-deb", "--build", "--root-owner-group", "-Zxz", f"-z{target.level}", tree, out, env=env
-    )
+    pack = ("-Zxz", f"-z{target.level}") if target.level else ("-Znone",)
+    call("dpkg-deb", "--build", "--root-owner-group", *pack, tree, out, env=env)
     return out
 
 
@@ -453,7 +452,9 @@ def main(words: Iterable[str] | None = None) -> None:
         parser.add_argument(f"--{name}", required=True)
     for name in ("tools", "maintainer", "slurm-prefix"):
         parser.add_argument(f"--{name}", default="")
-    parser.add_argument("--level", type=int, default=6, help="of compression")
+    parser.add_argument(
+        "--level", type=int, default=6, help="of compression; 0 packs a .deb without"
+    )
     parser.add_argument("--packages", default="", help="suffixes of those to make; all without")
     asked = parser.parse_args(words if words is None else list(words))
     os.umask(0o022)

@@ -526,7 +526,10 @@ def main() -> int:
     every = tuple(one["suffix"] or "command" for one in packages.PACKAGES)
     out = BUILD / "booted" / suite
     (python,) = {path.name for path in (lower / "usr/bin").glob("python3.??")}
-    words = f"SLURM_INCLUDE={lower}/usr/include", f"REPORT_PYTHON={python.removeprefix('python')}"
+    words = (
+        f"SLURM_INCLUDE={lower}/usr/include", f"REPORT_PYTHON={python.removeprefix('python')}",
+        "PACKAGES_LEVEL=0",
+    )  # fmt: skip
 
     def build(name: str, *more: str) -> list[Path]:
         return packages.build("deb", out / name, *words, *more, suffixes=every)
