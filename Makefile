@@ -85,7 +85,8 @@ help:
 
 #: make build        the two plugins and what the tests need, into build/
 # In parallel by itself: what comes before it (setup) must not be. Jobs of other users load what it makes.
-AT_ONCE = umask 022; $(MAKE) --no-print-directory -j$(shell nproc)
+# Inside another of its kind it shares the processes of that.
+AT_ONCE = umask 022; $(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 build:
 	@$(AT_ONCE) product testparts
 product: $(PROFILER) $(SPANK)
@@ -240,16 +241,19 @@ build/fuzz/fuzz_%: build/fuzz/tests/native/fuzz/fuzz_%.o $(FUZZ_OBJ)
 # What the tests need once more with the sanitizers, in one go each.
 SAN_PARTS = $(PROFILER) $(STANDIN) $(FAKECUDA) $(UNIT_BIN)
 #: make san          the same under ASan+UBSan and under TSan, and for libFuzzer, for the tests
-san:
-	@$(AT_ONCE) SAN=address,undefined sanparts
-	@$(AT_ONCE) SAN=thread sanparts
-	@$(AT_ONCE) fuzzparts
-.PHONY: sanparts
+san: san-address san-thread san-fuzz
+san-address: | $(GEN)
+	+@$(AT_ONCE) SAN=address,undefined sanparts
+san-thread: | $(GEN)
+	+@$(AT_ONCE) SAN=thread sanparts
+san-fuzz: | $(GEN) $(AFTER)
+	+@$(AT_ONCE) fuzzparts
+.PHONY: sanparts san-address san-thread san-fuzz
 sanparts: $(SAN_PARTS)
 
 #: make aarch64      the same for Arm, under -Werror, for tests in an emulator
-aarch64:
-	@$(AT_ONCE) CROSS=aarch64 CC=aarch64-linux-gnu-gcc CI=true crossparts
+aarch64: | $(GEN) $(AFTER)
+	+@$(AT_ONCE) CROSS=aarch64 CC=aarch64-linux-gnu-gcc CI=true crossparts
 .PHONY: aarch64 crossparts
 crossparts: $(SPANK) $(SAN_PARTS)
 
@@ -268,8 +272,16 @@ $(VENV)/.ready: pyproject.toml packaging/dev-packages.sh
 	@umask 022; $(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+# Debian's packages, pip's and the compilers wait for different things: all at once, but for the first packages. What
+# clang and the cross compiler make comes AFTER the rest of them.
+test-ready:
+	@bash packaging/dev-packages.sh first
+	@umask 022; $(MAKE) --no-print-directory -j$$(($$(nproc) + 1)) AFTER=apt test-parts
+test-parts: apt venv product testparts san aarch64
+.PHONY: test-ready test-parts
+
 #: make test         everything that takes less than 20 s apiece; sets up first
-test: setup build san aarch64
+test: test-ready
 	$(PY) -m tests.tools.again -m 'not long and not alone' -n 3 --dist loadfile $(PYTEST_ARGS)
 	$(PY) -m tests.tools.again -m 'not long and alone' $(PYTEST_ARGS)
 # Hundreds of seeded jobs and the planted defects of the fuzzers, without a cluster: side by side.

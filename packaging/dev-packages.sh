@@ -1,39 +1,48 @@
 #!/bin/bash
 # dev-packages.sh - the Debian packages that building, demo and tests need. Quick when they are there.
 #
-#   dev-packages.sh [demo]    all of them, or only what the demo needs
+#   dev-packages.sh            all of them
+#   dev-packages.sh demo       only what the demo needs
+#   dev-packages.sh first      the same if any of them is missing, so that others can begin while the rest is installed
 #
 # Installs as root on Debian; otherwise says in one line what to install. The services among them are
 # neither started nor enabled: tests and demo run their own on loopback.
 set -euo pipefail
 
-packages=(
+of_demo=(
 	gcc libc6-dev make git python3-venv
 	slurm-wlm libslurm-dev slurm-wlm-basic-plugins munge
 	prometheus prometheus-node-exporter procps util-linux
 )
-if [[ ${1-} != demo ]]; then
-	packages+=(
-		slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core postgresql
-		victoria-metrics
-		swift-proxy swift-account swift-container swift-object memcached
-		openmpi-bin busybox-static debootstrap locales
-		clang libclang-rt-dev clang-tidy cppcheck shellcheck
-		gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
-		rpm cpio rpmlint lintian apt-utils createrepo-c
-	)
-fi
+others=(
+	slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core postgresql
+	victoria-metrics
+	swift-proxy swift-account swift-container swift-object memcached
+	openmpi-bin busybox-static debootstrap locales
+	clang libclang-rt-dev clang-tidy cppcheck shellcheck
+	gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
+	rpm cpio rpmlint lintian apt-utils createrepo-c
+)
+[[ ${1-} != demo ]] || others=()
 
 missing=()
-for package in "${packages[@]}"; do
-	[[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
-done
+look() { # PACKAGE...: adds to `missing`
+	local package
+	for package; do
+		[[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
+	done
+}
+look "${of_demo[@]}"
+needed=("${missing[@]}")
+look "${others[@]}"
 ((${#missing[@]})) || exit 0
 
 if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
 	echo "missing packages; as root on Debian 12 or 13: apt-get install ${missing[*]}" >&2
 	exit 1
 fi
+[[ ${1-} != first ]] || missing=("${needed[@]}")
+((${#missing[@]})) || exit 0
 
 readonly policy=/usr/sbin/policy-rc.d
 if [[ ! -e $policy ]]; then

@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from tests.sandbox import Options, host
 from tests.support.repository import REPO
 
@@ -48,6 +50,10 @@ def test_no_package_is_named_by_the_release_of_what_is_in_it() -> None:
     assert re.findall(r"\S+-\d+\S*", run("").stderr.partition("apt-get install")[2]) == []
 
 
+def test_what_others_wait_for_is_installed_first_and_the_rest_is_named_too() -> None:
+    assert run("", "first").stderr == run("").stderr, "an ordinary user installs all of it"
+
+
 def test_with_all_packages_there_is_nothing_to_say() -> None:
     done = run("installed")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -67,6 +73,7 @@ def test_the_demo_installs_what_its_cluster_needs_and_no_other_compiler_or_datab
 
 APT = """#!/bin/sh
 [ "$1" = install ] || exit 0
+echo "$@" >>/mnt/installed
 /usr/sbin/policy-rc.d; echo "$?" >/mnt/policy
 for unit in first.service second.timer; do deb-systemd-helper enable "$unit"; done
 """
@@ -87,14 +94,18 @@ ROOT = r"""
     rm -f /usr/sbin/policy-rc.d
     cp "$UNITS"/* /lib/systemd/system/
     deb-systemd-helper enable kept.service
-    PATH=$STUBS:$PATH bash "$SCRIPT" demo >&2
+    PATH=$STUBS:$PATH bash "$SCRIPT" "$WORD" >&2
+    cat /mnt/installed >&2
     cat /mnt/policy
     ls /usr/sbin/policy-rc.d 2>/dev/null || :
     find /etc/systemd/system -name kept.service -o -name first.service -o -name second.timer
 """
 
 
-def test_services_that_packages_bring_are_neither_started_nor_enabled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("word", ["demo", "first"])
+def test_services_that_packages_bring_are_neither_started_nor_enabled(
+    tmp_path: Path, word: str
+) -> None:
     """As Debian's scripts enable them (deb-systemd-helper), in a mount namespace of its own."""
     stubs, units = tmp_path / "stubs", tmp_path / "units"
     stubs.mkdir()
@@ -107,9 +118,12 @@ def test_services_that_packages_bring_are_neither_started_nor_enabled(tmp_path: 
     env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "STUBS": str(stubs), "UNITS": str(units)}
     done = subprocess.run(
         ["unshare", "--mount", "--propagation", "private", "sh", "-c", ROOT],
-        env=env | {"SCRIPT": str(SCRIPT)}, capture_output=True, text=True, check=False,
+        env=env | {"SCRIPT": str(SCRIPT), "WORD": word},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert "slurm-wlm" in done.stderr
+    assert not {"clang", "postgresql"} & set(done.stderr.split()), "the rest comes later"
     assert done.stdout.split() == [
         "101", "/etc/systemd/system/multi-user.target.wants/kept.service",
     ]  # fmt: skip
