@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Protocol
 
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.setup.host import Host, directory_of
 from nccl_inspector.setup.journal import Change, Journal, Key, fingerprint
 from nccl_inspector.setup.slurm_layout import our_entries
 from nccl_inspector.slurm.plugstack import drop_in_file, stack_entries
 from nccl_inspector.system.atomic import replace_file
 
+_RUN_DIR = Path("/run/nccl-inspector")  # of the mount unit
+_JOBS_SHOWN_MAX = 10
 _UNIT_DIRS = "/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"
 _ENABLED, _ACTIVE = "enabled", "active"  # how a unit was before, in the journal
 _DROP_IN = "nccl-inspector"  # the name of our file in a directory that plugstack.conf includes
@@ -459,15 +462,28 @@ def _undo_unit(host: Host, change: Change) -> Stay | None:
         return None
     try:
         host.call(["systemctl", "stop", change.what])
-    except InspectorError as err:
+    except InspectorError:
         if not change.what.endswith(".mount"):
             raise
         return Stay(
-            f"{change.what} stays mounted, because it is in use ({err}): wait until the jobs on "
-            "this node have ended, and restart slurmd, whose jobs use it until then",
+            f"{change.what} stays mounted, because {_users_of_mount(host)}. Wait until they have "
+            "ended, and restart slurmd, whose new jobs use it until then",
             is_final=False,
         )
     return None
+
+
+def _users_of_mount(host: Host) -> str:
+    """Return who keeps the run directory from being unmounted, for a message."""
+    try:
+        found = [path.name for path in host.at(_RUN_DIR / "jobs").iterdir()]
+    except OSError:
+        found = []
+    jobs = sorted((name for name in found if JOB_ID.fullmatch(name)), key=int)
+    if not jobs:
+        return f"processes use it: fuser -vm {_RUN_DIR}"
+    shown = ", ".join(jobs[:_JOBS_SHOWN_MAX])
+    return f"jobs use it: {shown}{' and more' if len(jobs) > _JOBS_SHOWN_MAX else ''}"
 
 
 def undo(host: Host, change: Change) -> Stay | None:

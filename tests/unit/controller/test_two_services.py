@@ -25,6 +25,12 @@ from nccl_inspector.controller.service import serve
 from nccl_inspector.controller.wiring import usual_makers
 from nccl_inspector.model.card import Card
 from nccl_inspector.settings.config import Config
+from nccl_inspector.settings.in_force import (
+    CONTROLLER,
+    controller_note,
+    differences,
+    running_note,
+)
 from nccl_inspector.summary.attempts import Loaded
 from tests.sandbox import wait_until
 from tests.support.boxes import fixed_chance
@@ -261,6 +267,25 @@ def test_with_an_index_in_a_database_too(
         wait_until(lambda: alive(one) and not left(config), 30, "the report is made")
     finally:
         one.end()
+
+
+def test_a_service_says_with_which_settings_it_runs_as_long_as_it_runs(
+    config: Config, tmp_path: Path
+) -> None:
+    one = start("one", config, tmp_path)
+    try:
+        wait_for_work(one)
+        note = running_note(controller_note(config))
+        assert note is not None
+        assert note.process.pid == one.pid
+        assert differences(note, config, CONTROLLER) == ()
+        newer = replace(config, summary_days=7)
+        assert [str(found) for found in differences(note, newer, CONTROLLER)] == [
+            "summary_days: it runs with 30, configured is 7"
+        ]
+    finally:
+        one.end()
+    assert running_note(controller_note(config)) is None
 
 
 class Hosts:

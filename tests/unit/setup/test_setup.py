@@ -422,18 +422,23 @@ def test_undo_during_a_job_is_done_once_the_job_has_ended(
     host, steps = Booted(image), [UnitStep(RUN_UNIT), UnitStep(AGENT_UNIT)]
     apply(host, "node", steps)
     busy.touch()
+    jobs = image / "run/nccl-inspector/jobs"
+    for name in ("42", "7", "lock"):
+        (jobs / name).mkdir(parents=True)
     for _ in range(2):
         undone = take_back_all(host, "node")
         assert undone.stays == ()
         (why,) = undone.pending
-        assert why.startswith(f"{RUN_UNIT} stays mounted, because it is in use")
-        assert "target is busy" in why
+        assert why.startswith(f"{RUN_UNIT} stays mounted, because jobs use it: 7, 42. Wait")
         assert {path.name for path in state.iterdir()} == {f"{RUN_UNIT}.active"}
     with monkeypatch.context() as patch:
         patch.setattr("nccl_inspector.commands.setup.Host", Booted)
         status, text = setup(image, "node", "--undo")
         assert status == 1
         assert text.splitlines()[-1].startswith("Not everything is undone.")
+    shutil.rmtree(jobs)
+    (why,) = take_back_all(host, "node").pending
+    assert "processes use it: fuser -vm /run/nccl-inspector" in why
     assert "is undone.\n" not in text.replace("Not everything is undone.", "")
     busy.unlink()
     assert take_back_all(host, "node") == Undone((), ())
