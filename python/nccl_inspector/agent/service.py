@@ -335,6 +335,7 @@ class _Service:
     ) -> None:
         self.config = config
         self._overridden, self._process = overridden, this_process()
+        self._settings = texts(config, AGENT, overridden)
         self._refused, self._readings = "", 1
         self._run_fd = run_fd
         gid = group_id(config.prom_group)
@@ -360,9 +361,8 @@ class _Service:
     def run_pass(self, wait_s: float) -> None:
         """Make a pass, and say with which settings."""
         self.agent.run_pass(wait_s)
-        settings = texts(self.config, AGENT, self._overridden)
         trouble = self.agent.trouble
-        note = Note(self._process, settings, self._refused, trouble, self._readings)
+        note = Note(self._process, self._settings, self._refused, trouble, self._readings)
         self.agent.note(agent_note(self.config), note)
 
     def keep(self) -> None:
@@ -388,6 +388,7 @@ class _Service:
         if new.prom_group != self.config.prom_group and self._endpoint:
             self._endpoint.change(agent_labels(new), _stale_s(new))  # its child needs the group
         self.config = new
+        self._settings = texts(new, AGENT, self._overridden)
         log.info("the configuration was read again")
 
     def _listen_anew(self, new: Config) -> None:
