@@ -48,7 +48,7 @@ def _runs_ours(entry: str) -> bool:
         return False
 
 
-def _uncounted(folder: Path) -> Fact[int]:
+def uncounted(folder: Path) -> Fact[int]:
     """Return how many ends the epilog has counted there: a byte for each (controller/queue.py)."""
     try:
         return sum(one.stat().st_size for one in os.scandir(folder) if one.name[0] != ".")
@@ -100,5 +100,5 @@ def read_controller(config: Config, slurm: Slurm, wanted: bool) -> Controller:
         unit,
         timer,
         read_running(controller_note(config)),
-        _uncounted(config.controller_dir / DROPPED),
+        uncounted(config.controller_dir / DROPPED),
     )

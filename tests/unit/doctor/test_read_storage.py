@@ -3,13 +3,16 @@
 
 import os
 import pwd
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
 
 from nccl_inspector.doctor.facts import CannotTell
 from nccl_inspector.doctor.files import file_facts, others_may_change
+from nccl_inspector.doctor.read_controller import uncounted
 from nccl_inspector.doctor.read_storage import read_storage
+from tests.support.mounts import fill, mounted
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
@@ -49,6 +52,28 @@ def test_a_missing_directory_and_a_missing_account_are_told_apart(tmp_path: Path
     found = read_storage(tmp_path, "no-such-account")
     assert found.uid is None
     assert found.problem == CannotTell("there is no account no-such-account")
+
+
+@root_only
+def test_a_full_file_system_is_told_apart_from_one_that_may_not_be_written(tmp_path: Path) -> None:
+    assert not read_storage(tmp_path / "none", ME).is_full
+    with mounted(tmp_path, "-t", "tmpfs", "-o", "size=64k", "full"):
+        assert (read_storage(tmp_path, ME).errno, read_storage(tmp_path, ME).is_full) == (0, False)
+        fill(tmp_path)
+        found = read_storage(tmp_path, ME)
+        assert (found.problem, found.errno) == ("No space left on device", ENOSPC)
+        assert found.is_full
+        assert [path.name for path in tmp_path.iterdir()] == ["fill"]
+
+
+@root_only
+def test_ends_that_had_no_room_are_counted_before_the_service_has_counted_them(
+    tmp_path: Path,
+) -> None:
+    for name, size in (("1000", 3), ("unknown", 1), (".1001.counted", 7)):
+        (tmp_path / name).write_bytes(b"." * size)
+    assert uncounted(tmp_path) == 4
+    assert isinstance(uncounted(tmp_path / "none"), CannotTell)
 
 
 @root_only
