@@ -93,6 +93,7 @@ def test_one_rank_alone_has_no_waiting_share(node: Node) -> None:
     assert flow.waiting is None
 
 
+@pytest.mark.usefixtures("still")
 def test_a_killed_process_is_lost_and_comes_first(node: Node) -> None:
     node.start(node.job(41), "0_1", rank_box(0, operations=[op(600)]))
     raw = node.job(42)
@@ -112,6 +113,7 @@ def test_a_process_that_ended_in_order_is_not_shown(node: Node) -> None:
     assert only(node.look()).expected == 0
 
 
+@pytest.mark.usefixtures("still")
 def test_a_process_without_beats_has_stopped(node: Node) -> None:
     raw = node.job()
     node.start(raw, "0_1", rank_box(0, ago_s=40))
@@ -139,6 +141,7 @@ def test_a_receive_posted_for_hours_is_no_trouble_and_hides_none(node: Node) -> 
     assert "AllReduce" in words(job)
 
 
+@pytest.mark.usefixtures("still")
 def test_an_old_operation_is_named_with_who_did_not_call_it(node: Node) -> None:
     raw = node.job()
     waiting = node.start(raw, "0_1", rank_box(0, operations=[op(70), op(90)], ago_s=2))

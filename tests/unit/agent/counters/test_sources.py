@@ -27,6 +27,7 @@ from nccl_inspector.counters.sample import (
 )
 from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 from tests.sandbox import wait_until
+from tests.support.clocks import StillClock
 from tests.support.fake_hardware import gpu_lines, make_port, read_fake_gpus, write, write_nvml
 
 H100 = "GPU-11111111-2222-3333-4444-555555555555"
@@ -240,9 +241,11 @@ def fail() -> Sample:
 
 def test_a_hanging_nvml_is_said_once_ended_and_asked_again(tmp_path: Path) -> None:
     library = write_nvml(tmp_path, [*gpu_lines(0, H100), "hang field 1"], 1)
-    asked = SourceChild(partial(read_fake_gpus, library), deadline_s=0.2)
+    clock = StillClock()
+    asked = SourceChild(partial(read_fake_gpus, library), clock, deadline_s=5)
     asked.ask()
     assert asked.poll() is None  # and does not wait
+    clock.now_s += 6
     assert answer(asked) == HUNG
     wait_until(lambda: asked.poll() is None and asked.is_free, 5, "the child is gone")
     write_nvml(tmp_path, gpu_lines(0, H100), 1)
