@@ -226,7 +226,7 @@ def test_an_agent_that_hangs_is_not_well(run_dir: Path, agent_lock: int) -> None
         done = call(run_dir, "status")
         assert (done.returncode, hangs in done.stdout) == (4, True)
     renew(run_dir, 20)
-    assert call(run_dir, "status").returncode == 0
+    assert read_status(run_dir, 5).exit_code == 0
     renew(run_dir, 300)
     assert read_status(run_dir, 60).exit_code == 0, "agent_interval is a minute"
     os.close(agent_lock)
@@ -313,6 +313,7 @@ def test_a_node_that_is_well_is_0_and_a_disabled_one_3(run_dir: Path, agent_lock
     }
     assert "inodes (not a file system of its own)" in table["run directory"]
     disable(run_dir, "why")
+    renew(run_dir)  # a command may take some seconds on a busy machine
     done = call(run_dir, "status")
     assert done.returncode == 3
     assert "UTC: why" in done.stdout
