@@ -82,12 +82,14 @@ class Note:
     readings: int = 1
 
     def is_alive(self) -> bool | None:
-        """Tell whether its service runs; None: it cannot be seen from here."""
-        if self.process.boot != _boot():
-            return False
-        if self.process.space != _space():
-            return None
-        return bool(self.process.start) and self.process.start == _start_of(self.process.pid)
+        """Tell whether its service runs; None: it cannot be seen from here.
+
+        The boot is not compared where the process can be seen: systemd-nspawn and LXC mount another
+        boot id, which a service that systemd protects from /proc/sys does not see.
+        """
+        if self.process.space == _space():
+            return bool(self.process.start) and self.process.start == _start_of(self.process.pid)
+        return None if self.process.boot == _boot() else False
 
 
 def note_below(run_dir: Path) -> Path:

@@ -83,13 +83,19 @@ def test_what_a_process_of_the_past_has_left_is_not_believed(tmp_path: Path) -> 
     assert read_note(path) is not None
     assert running_note(path) is None
     here = this_process()
-    for other in ({"start": "1"}, {"boot": "another"}, {"pid": 1}):
+    for other in ({"start": "1"}, {"boot": "another", "space": "elsewhere"}, {"pid": 1}):
         write_note(path, Note(replace(here, **other), {}), 0o644)
         assert running_note(path) is None, other
     write_note(path, Note(replace(here, space="elsewhere"), {}), 0o644)
     found = running_note(path)
     assert found is not None
     assert found.is_alive() is None, "it cannot be seen from here"
+
+
+def test_in_a_container_a_service_may_see_another_boot_id_than_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "agent.json"
+    write_note(path, Note(replace(this_process(), boot="another"), {}), 0o644)
+    assert running_note(path) is not None
 
 
 def make_fifo(path: Path) -> None:
