@@ -59,6 +59,10 @@ use = egg:swift#proxy_logging
 [filter:cache]
 use = egg:swift#memcache
 memcache_servers = 127.0.0.1:{memory}
+connect_timeout = 10
+io_timeout = 30
+pool_timeout = 30
+error_suppression_limit = 1000000
 [filter:listing_formats]
 use = egg:swift#listing_formats
 [filter:s3api]
