@@ -26,8 +26,9 @@ def pytest_configure() -> None:
     """Refuse a checkout that other users cannot reach, because many commands run as another user.
 
     Also take the signals back that a shell's `&` or nohup has switched off, because the tests send
-    them.
+    them; and begin with the usual umask, because servers of the session are for other users, too.
     """
+    os.umask(0o022)
     if os.geteuid() == 0:
         try:
             check_reachable(REPO / "tests")

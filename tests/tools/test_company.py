@@ -78,6 +78,8 @@ def test_the_short_tests_pass_in_hostile_company(
     name: str, pytestconfig: pytest.Config, capfd: pytest.CaptureFixture[str]
 ) -> None:
     files = files_of(name, pytestconfig.getoption("turn"))
+    if not files:
+        pytest.skip("nothing of it in this turn")
     seed = random.randrange(10**6)  # noqa: S311
     words = ["-m", SHORT, "-q", "--tb=short", f"--shuffle={seed}", "-o", "timeout=300"]
     words += [] if name == "one-cpu" else ["-n2", "--dist=loadfile"]
