@@ -92,7 +92,7 @@ def test_the_short_tests_pass_in_hostile_company(
     once = re.findall(r"^== FAILED ONCE.*", done.stdout, re.M)
     with capfd.disabled():
         print(
-            f"\n{name}, --shuffle={seed}:", done.stdout.strip().splitlines()[-1:], *once, sep="\n"
+            f"\n{name}, --shuffle={seed}:", *done.stdout.strip().splitlines()[-1:], *once, sep="\n"
         )
     if done.returncode:
         failed = re.findall(r"^(?:FAILED|ERROR) .*", done.stdout, re.M)
