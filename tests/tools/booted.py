@@ -220,8 +220,8 @@ def submit(box: Box, seconds: int, option: str = "", steps: int = 1) -> str:
     """
     command = f"srun -n2 /opt/nccl-standin --seconds {seconds} --sizes 1M --compute-ms 2\n"
     script = f"#!/bin/sh\n#SBATCH {option or '--ntasks=2'}\n{command * steps}"
-    box.write("/opt/job.sh", script)
-    words = "cd && NCCL_STANDIN_CUDA=/opt/libcuda.so.1 sbatch -n2 --parsable /opt/job.sh"
+    box.write("/home/alice/job.sh", script)
+    words = "cd && NCCL_STANDIN_CUDA=/opt/libcuda.so.1 sbatch -n2 --parsable job.sh"
     done = box.run(words, user="alice")
     say_that(f"sbatch: {done.stderr}", done.returncode == 0 and not done.stderr)
     job = done.stdout.strip()
