@@ -560,11 +560,10 @@ def hang(
         made = ending(chance, first)
         if isinstance(made, Deadlock):
             made = replace(made, ranks=tuple(ranks))
-        word = statuses | ({truth.FAILED} if made.aborts else frozenset[str]())
         clocks = {}
         if offset_s:
             clocks[plan.node_names[a_node(chance, plan)]] = Clock(int(offset_s * 1e9))
-        return Scenario(plan, (), 0.0, frozenset(), word, guilty, related,
+        return Scenario(plan, (), 0.0, frozenset(), statuses, guilty, related,
                         ending=lambda _: made, clocks=clocks)  # fmt: skip
 
     return scenario
@@ -643,7 +642,7 @@ _SHORT = {"wall_s": (500.0, 1200.0)}
 _SECOND_HALF, _LAST_THIRD = When(0.5, 1.0), When(0.67, 1.0)
 _A_WHILE, _NOW_AND_THEN = When(0.4, 0.6), When(on_share=0.3)
 _TENTH = When(every=10)
-_DEAD = frozenset({truth.FAILED, truth.HUNG})
+_DEAD = frozenset({truth.CRASHED})
 
 _HEALTHY = (
     Case("healthy-ddp", "healthy", healthy(plans.ddp), "data parallel", True),

@@ -161,7 +161,7 @@ def _judge_fault(card: Card, true: Truth, grade: Grade) -> None:
     named = [one for one in accusing(card) if _names_guilty(one, true)]
     if true.nameable:
         grade.entity_right = bool(named)
-    if truth.HUNG in true.statuses or truth.FAILED in true.statuses:
+    if true.statuses & {truth.HUNG, truth.PERHAPS_HUNG, truth.CRASHED, truth.FAILED}:
         grade.class_right = card.verdict.status in true.statuses
         return
     if card.verdict.status == truth.CANNOT_TELL and grade.status_right:

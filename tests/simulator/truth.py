@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 HEALTHY, DEGRADED, HUNG, FAILED = "HEALTHY", "DEGRADED", "HUNG", "FAILED"
+CRASHED, PERHAPS_HUNG = "CRASHED", "PERHAPS HUNG"
 CANNOT_TELL, NO_DATA = "CANNOT TELL", "NO DATA"
 NETWORK, NVLINK, STRAGGLER, OUTSIDE = "network", "nvlink", "straggler", "outside communication"
 COMMUNICATION, OTHER, UNKNOWN = "communication", "other", "unknown"

@@ -306,8 +306,8 @@ def straggler() -> Card:
 
 
 _HANG_TITLE = (
-    "rank 2 (n11 GPU2, pid 4711) called nothing after 15:12:44; last: AllReduce 1840 of "
-    "default_pg; 31 others wait in 1841"
+    "rank 2 (n11 GPU2, pid 4711) stopped calling NCCL at 15:12:44, after AllReduce 1840 of "
+    "default_pg; 31 other ranks waited 37 min in 1841 until the job reached its time limit"
 )
 
 

@@ -16,8 +16,11 @@ from nccl_inspector.model.card_network import Network
 SCHEMA_VERSION = "1.0.0"
 
 HEALTHY, DEGRADED, HUNG, FAILED = "HEALTHY", "DEGRADED", "HUNG", "FAILED"
+# CRASHED: it failed, and it is known which process did. PERHAPS HUNG: what its ranks waited for
+# might have come, had the job gone on.
+CRASHED, PERHAPS_HUNG = "CRASHED", "PERHAPS HUNG"
 NO_DATA, CANNOT_TELL = "NO DATA", "CANNOT TELL"
-STATUSES = HEALTHY, DEGRADED, HUNG, FAILED, NO_DATA, CANNOT_TELL
+STATUSES = HEALTHY, DEGRADED, HUNG, PERHAPS_HUNG, CRASHED, FAILED, NO_DATA, CANNOT_TELL
 
 # What a DEGRADED or FAILED job suffered from.
 NETWORK, NVLINK, STRAGGLER, OUTSIDE = "network", "nvlink", "straggler", "outside communication"
@@ -46,9 +49,13 @@ CONFIDENCES = HIGH, MEDIUM, LOW
 
 # Why an operation never ended. DIVERGENT: some ranks never called it. BLOCKED: the missing ranks
 # called it but did not start it, or wait in another communicator. TRANSPORT: all ranks are in it.
+# STOPPED: the missing ranks stopped, and the job failed then.
 DIVERGENT, MISMATCHED, BLOCKED, TRANSPORT = "divergent", "mismatched", "blocked", "transport"
 DEAD, NOT_MEASURED, DEADLOCK = "dead", "dead or not measured", "deadlock"
-HANG_VERDICTS = DIVERGENT, MISMATCHED, BLOCKED, NETWORK, TRANSPORT, DEAD, NOT_MEASURED, DEADLOCK
+STOPPED = "stopped first"
+HANG_VERDICTS = (
+    DIVERGENT, MISMATCHED, BLOCKED, NETWORK, TRANSPORT, DEAD, NOT_MEASURED, DEADLOCK, STOPPED,
+)  # fmt: skip
 
 EXIT_HEALTHY, EXIT_WARNING, EXIT_CRITICAL, EXIT_NO_DATA = 0, 1, 2, 3
 
@@ -488,11 +495,14 @@ class Card:
 
     @property
     def exit_code(self) -> int:
-        """0 healthy, 1 warnings, 2 critical, 3 not enough data."""
-        if any(one.severity == CRITICAL for one in self.findings):
+        """0 healthy, 1 warnings, 2 critical, 3 not enough data: as bad as verdict and findings.
+
+        A job that failed, hung or crashed never has 0, and 3 means that nobody is named.
+        """
+        status = self.verdict.status
+        if status in (HUNG, CRASHED) or any(one.severity == CRITICAL for one in self.findings):
             return EXIT_CRITICAL
-        if self.verdict.status in (NO_DATA, CANNOT_TELL):
+        if status in (NO_DATA, CANNOT_TELL):
             return EXIT_NO_DATA
-        if any(one.severity == WARNING for one in self.findings):
-            return EXIT_WARNING
-        return EXIT_HEALTHY
+        warned = any(one.severity == WARNING for one in self.findings)
+        return EXIT_WARNING if warned or status in (FAILED, PERHAPS_HUNG) else EXIT_HEALTHY

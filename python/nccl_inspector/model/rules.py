@@ -139,6 +139,20 @@ HANG_NOT_MEASURED: Final = Rule(
     action="look in Slurm's log and in the node's log for what became of them",
     otherwise=_PERHAPS,
 )
+STOPPED_FIRST: Final = Rule(
+    id=RuleId("stopped-first"),
+    about=About.HANG,
+    severity=CRITICAL,
+    summary="A rank crashed: the job failed just when all others waited for this rank.",
+    meaning="A process of the job failed, and the others were in an operation that this rank had "
+    "not called, over all communicators. They had waited for 4 s or longer, and for longer than "
+    "ever before in that communicator; or nearly all of them waited when they were ended. The "
+    "finding says what the rank called last. The exit code says what happened to it only if it is "
+    "the highest of the step, which srun returns. If they had waited for less than 4 s, the "
+    "confidence is low.",
+    action="look at what this rank wrote last, and for an error, a signal or the OOM killer on "
+    "its node",
+)
 HANG_OUTSIDE: Final = Rule(
     id=RuleId("hang-outside"),
     about=About.HANG,
@@ -155,15 +169,6 @@ HANG_OUTSIDE: Final = Rule(
 
 # How processes ended.
 
-STOPPED_FIRST: Final = Rule(
-    id=RuleId("stopped-first"),
-    about=About.ENDING,
-    severity=WARNING,
-    summary="A rank stopped some seconds before the job failed.",
-    meaning="The job failed by itself. Others had waited for this rank for 4 s or more, which is "
-    "too short for a hang. The finding says who stopped first, and not why.",
-    action="look at what the job wrote last, and do what the report says about this rank",
-)
 KILLED: Final = Rule(
     id=RuleId("killed"),
     about=About.ENDING,
@@ -171,12 +176,14 @@ KILLED: Final = Rule(
     summary="Processes were killed, or ended without finalizing NCCL.",
     meaning="If the finding is critical, a process died first: it was silent for more than 15 s "
     "before the last process ended (60 s if Slurm or a time limit ended the job, or if it is not "
-    "known what did). If it is not critical, the processes died at about the time when the others "
-    "ended. It does not say what killed them. After a node failure it says of no process that it "
-    "died first.",
+    "known what did). A process that waited for another one did not die first, whenever it ended: "
+    "it gave up. If the finding is not critical, it says how far apart the processes ended. It "
+    "does not say what killed them. After a node failure it says of no process that it died first, "
+    "and never of one whose GPUs a later process of the job went on with.",
     action="look for an error, a signal or the OOM killer at that time",
-    otherwise="warning if some processes died at about the time when the others ended; "
-    "information if Slurm ended the job, or if all processes died at about the same time",
+    otherwise="warning if only some processes were killed, or if nothing is known of the job's "
+    "end and a process ended 35 s before the others; information if Slurm ended the job, if all "
+    "processes were killed, or if later ones replaced them",
 )
 
 # What cost the job time.

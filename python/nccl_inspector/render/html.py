@@ -14,11 +14,13 @@ from markupsafe import Markup
 from nccl_inspector import __version__
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
+    CRASHED,
     CRITICAL,
     DEGRADED,
     FAILED,
     HEALTHY,
     HUNG,
+    PERHAPS_HUNG,
     WARNING,
     Card,
     Finding,
@@ -52,7 +54,14 @@ from nccl_inspector.render.timeline_text import slow_lines
 from nccl_inspector.system.printable import visible
 
 _TEXT_CHARS_MAX = 2000  # of one text: a user's must not fill the page
-_LOOKS = {HEALTHY: "good", DEGRADED: "warning", HUNG: "critical", FAILED: "critical"}
+_LOOKS = {
+    HEALTHY: "good",
+    DEGRADED: "warning",
+    PERHAPS_HUNG: "warning",
+    HUNG: "critical",
+    CRASHED: "critical",
+    FAILED: "critical",
+}
 _SEVERITIES = {CRITICAL: "critical", WARNING: "warning"}
 
 

@@ -4,12 +4,14 @@
 from collections.abc import Iterator
 
 from nccl_inspector.model.card import (
+    CRASHED,
     CRITICAL,
     DEGRADED,
     FAILED,
     HEALTHY,
     HUNG,
     INFO,
+    PERHAPS_HUNG,
     WARNING,
     Card,
     Finding,
@@ -53,6 +55,8 @@ _STATUS_PAINT = {
     HEALTHY: Paint.GOOD,
     DEGRADED: Paint.WARNING,
     HUNG: Paint.CRITICAL,
+    PERHAPS_HUNG: Paint.WARNING,
+    CRASHED: Paint.CRITICAL,
     FAILED: Paint.CRITICAL,
 }
 _SEVERITY_PAINT = {CRITICAL: Paint.CRITICAL, WARNING: Paint.WARNING, INFO: Paint.PLAIN}

@@ -13,12 +13,11 @@ from nccl_inspector.analysis.hang.describe import (
     HungJob,
     describe_hangs,
     describe_quiet_end,
-    describe_stopped,
 )
 from nccl_inspector.analysis.hang.ending import Ending
-from nccl_inspector.analysis.hang.find import find_hangs, find_stopped, may_hang
+from nccl_inspector.analysis.hang.find import find_hangs
 from nccl_inspector.analysis.hang.quiet_end import QuietEnd, find_quiet_end, is_quiet
-from nccl_inspector.analysis.hang.unmeasured import Ends, find_unmeasured
+from nccl_inspector.analysis.hang.unmeasured import Ends, find_replaced, find_unmeasured
 from nccl_inspector.analysis.hardware.findings import find_hardware
 from nccl_inspector.analysis.hardware.slow import SlowHardware, find_slow_hardware
 from nccl_inspector.analysis.next_command import suggest
@@ -51,6 +50,7 @@ from nccl_inspector.model.card import (
     Card,
     Entity,
     Finding,
+    Hang,
     TimeLine,
 )
 from nccl_inspector.model.process import KILLED, Process
@@ -305,7 +305,7 @@ class _CommonTime:
 def _in_time(placed: Sequence[tuple[str, Process]], ending: Ending) -> _CommonTime:
     """Return the processes in common time; if all ended normally, clocks are not compared."""
     processes = [process for _, process in placed]
-    if not may_hang(processes) and all(one.facts.state != KILLED for one in processes):
+    if not any(one.operations or one.facts.state == KILLED for one in processes):
         return _CommonTime(processes, [0.0] * len(processes), 0.0)
     clocks = read_clocks(placed)
     common = in_common_time(placed, clocks)
@@ -313,6 +313,39 @@ def _in_time(placed: Sequence[tuple[str, Process]], ending: Ending) -> _CommonTi
     silences = silences_ns(list(zip(nodes, common, strict=True)), clocks, ending.until_ns)
     doubts = sorted((clocks.get(node, Clock()).error_ns for node in set(nodes)), reverse=True)
     return _CommonTime(common, silences, sum(doubts[:2]))
+
+
+def _find_hangs(timed: _CommonTime, names: Sequence[str], ending: Ending) -> tuple[Hang, ...]:
+    """Return the operations that never ended.
+
+    If the job went on after processes were replaced, what these were in is not counted.
+    """
+    went_on = not ending.is_over or ending.state == "COMPLETED"
+    gone = find_replaced(timed.processes) if went_on else frozenset()
+    kept = [at for at in range(len(names)) if at not in gone]
+    return find_hangs(
+        [timed.processes[at] for at in kept],
+        [names[at] for at in kept],
+        ending,
+        [timed.silences_ns[at] for at in kept],
+    )
+
+
+def _waiting(
+    processes: Sequence[Process], names: Sequence[str], hangs: Sequence[Hang]
+) -> frozenset[str]:
+    """Return who waited, by name, if it is known for whom."""
+    roots = {name for one in hangs for name in one.roots}
+    if not roots:
+        return frozenset()
+    return (
+        frozenset(
+            name
+            for name, one in zip(names, processes, strict=True)
+            if any(operation.started for operation in one.operations)
+        )
+        - roots
+    )
 
 
 def build_card(
@@ -360,8 +393,7 @@ def _build(
     with looked:
         hardware, slow_hardware = find_hardware(summaries), find_slow_hardware(summaries)
         timed = _in_time(placed, ending)
-        at_end = timed.processes, report.names, ending, timed.silences_ns
-        hangs = find_hangs(*at_end)
+        hangs = _find_hangs(timed, report.names, ending)
         sampled = judging.result()
         comms = with_transfers(comms, find_transfers(sampled))
         lasting = _lasting_slowness(comms, transports, placed)
@@ -375,7 +407,8 @@ def _build(
     missing = dict.fromkeys(chain.from_iterable(report.nodes_missing.values()))
     unmeasured = find_unmeasured(
         timed.processes, report.names, report.coverage, tuple(missing), quality.ranks_expected,
-        Ends(places, ending, timed.silences_ns, timed.doubt_ns),
+        Ends(places, ending, timed.silences_ns, timed.doubt_ns,
+             _waiting(timed.processes, report.names, hangs)),
     )  # fmt: skip
     view = JobView(
         placed,
@@ -400,12 +433,10 @@ def _build(
     running_job = None if ending.is_over else job.job_id
     hung_job = HungJob(places, ending, job.job_id, comm_names)
     died = any(one.rule == rules.KILLED.id and one.severity == CRITICAL for one in unmeasured)
-    stopped = () if hangs or died else find_stopped(*at_end)
     quiet = None if hangs or died else _quiet_end(timed.processes, ending)
     located = places.locate(
         [
             *describe_hangs(hangs, hung_job),
-            *describe_stopped(stopped, hung_job),
             *([describe_quiet_end(quiet, hung_job)] if quiet else []),
             *(one for _, one in causes),
             *counters,
@@ -415,7 +446,7 @@ def _build(
     findings = _sorted([suggest(one, running_job) for one in located])
     measured = any(comm.figures for comm in comms)
     verdict = judge(
-        state=job.state,
+        ending=ending,
         no_data="" if measured else _no_data(report.coverage),
         most_missing=2 * quality.ranks_seen <= (quality.ranks_expected or 0),
         findings=findings,
@@ -425,6 +456,7 @@ def _build(
         sampled=sampled,
         cost_min=given.cost_min,
         unseen=port,
+        nodes_missing=tuple(missing),
     )
     claimed = [
         *tell_words(given.words, verdict, findings),

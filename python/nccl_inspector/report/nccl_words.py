@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
+    CRASHED,
     FAILED,
     HEALTHY,
     INFO,
@@ -110,7 +111,12 @@ def tell_words(
 def explain_failure(verdict: Verdict, words: NcclWords | None) -> str:
     """Return the summary of a job that failed and whose measurements do not say why."""
     rule = load_catalogue().rules.get(words.first) if words else None
-    if words is None or rule is None or verdict.status != FAILED or verdict.confidence != LOW:
+    if (
+        words is None
+        or rule is None
+        or verdict.status not in (FAILED, CRASHED)
+        or verdict.confidence != LOW
+    ):
         return verdict.summary
     return f"{verdict.summary}; NCCL wrote: {rule.title} ({words.first_who})"
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from nccl_inspector.analysis.dumps import Dumped, DumpedKind
+from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.hardware.findings import find_hardware
 from nccl_inspector.analysis.places import Places
 from nccl_inspector.analysis.replay.judge import Judged
@@ -85,7 +86,7 @@ def _verdict(found: Dumped, findings: Sequence[Finding], job: Job) -> Verdict:
     """Return FAILED if hardware counters explain a failed job, else that nobody can tell."""
     if any(one.severity == CRITICAL for one in findings):
         judged = judge(
-            state=job.state, no_data="", most_missing=False, findings=findings, hangs=(),
+            ending=Ending(job.state), no_data="", most_missing=False, findings=findings, hangs=(),
             wall_s=job.wall_s, waiting_share=None, sampled=Judged(why_not="no exact records"),
         )  # fmt: skip
         if judged.status == FAILED:

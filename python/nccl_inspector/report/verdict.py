@@ -4,6 +4,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nccl_inspector.analysis.hang.describe import PERHAPS
+from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.replay.cause import COST_MIN
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.model import rules
@@ -11,6 +13,7 @@ from nccl_inspector.model.card import (
     CANNOT_TELL,
     COMMUNICATION,
     CONFIDENCES,
+    CRASHED,
     CRITICAL,
     DEGRADED,
     FAILED,
@@ -25,14 +28,16 @@ from nccl_inspector.model.card import (
     NVLINK,
     OTHER,
     OUTSIDE,
+    PERHAPS_HUNG,
     STRAGGLER,
+    UNKNOWN,
     WARNING,
     Finding,
     Hang,
     Verdict,
 )
 from nccl_inspector.model.rules import About
-from nccl_inspector.model.wording import elapsed
+from nccl_inspector.model.wording import elapsed, node_list
 
 # Share of the job's time. Medians do not show who is late in one operation of ten.
 WAITED_MIN = 0.1
@@ -40,41 +45,70 @@ WAITED_MIN = 0.1
 # cancelled the job, and many training runs go on until their time is over.
 FAILED_STATES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
 _HANGS = rules.ids_about(About.HANG)
+_CRASHES = {rules.HANG_DEAD.id, rules.STOPPED_FIRST.id}
 _ABOUT_DATA = rules.ids_about(About.DATA)
 
 
-def _hung(hang: Finding, hangs: Sequence[Hang]) -> Verdict:
-    cost_s = max((one.age_s for one in hangs if one.confirmed), default=None)
-    return Verdict(HUNG, "", hang.confidence, hang.title, cost_s)
+def _stuck(findings: Sequence[Finding], hangs: Sequence[Hang]) -> Verdict | None:
+    """Return the verdict by the first operation that never ended, whatever ended the job."""
+    hang = next((one for one in findings if one.rule in _HANGS), None)
+    if hang is None or hang.rule == rules.HANG_OUTSIDE.id:
+        return None
+    if hang.severity != CRITICAL:
+        return Verdict(PERHAPS_HUNG, "", hang.confidence, hang.title.removeprefix(PERHAPS))
+    if hang.rule not in _CRASHES:
+        cost_s = max((one.age_s for one in hangs if one.confirmed), default=None)
+        return Verdict(HUNG, "", hang.confidence, hang.title, cost_s)
+    return _crashed(hang, findings)
 
 
-def _failed(state: str, findings: Sequence[Finding]) -> Verdict | None:
-    """Return the verdict if the job died, or one of its processes died long before the others."""
-    first = next(
-        (one for one in findings if one.rule == rules.KILLED.id and one.severity == CRITICAL), None
-    )
-    hang = next((one for one in findings if one.rule == rules.HANG_DEAD.id), None)
-    hardware = next(
+def _crashed(who: Finding, findings: Sequence[Finding]) -> Verdict:
+    """Return the verdict about a job of which it is known which process failed."""
+    hardware = _hardware(findings)
+    if hardware is None:
+        return Verdict(CRASHED, "", who.confidence, who.title)
+    return Verdict(CRASHED, COMMUNICATION, HIGH, f"{hardware.title}; {who.title}")
+
+
+def _hardware(findings: Sequence[Finding]) -> Finding | None:
+    """Return what was counted and means that hardware failed."""
+    return next(
         (one for one in findings
          if one.severity == CRITICAL and any(e.source == "counters" for e in one.evidence)),
         None,
     )  # fmt: skip
-    if first is None and state not in FAILED_STATES:
-        return None
-    if hardware is not None:
-        both = first or hang
-        summary = hardware.title + (f"; {both.title}" if both else "")
-        return Verdict(FAILED, COMMUNICATION, HIGH if both else MEDIUM, summary)
+
+
+def _died(findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding about a process that ended long before the others."""
+    deaths = (one for one in findings if one.rule == rules.KILLED.id and one.period is not None)
+    return next(deaths, None)
+
+
+def _failed(ending: Ending, nodes: Sequence[str], findings: Sequence[Finding]) -> Verdict | None:
+    """Return the verdict if the job died, or one of its processes died long before the others."""
+    first = _died(findings)
+    if first is not None and first.severity == CRITICAL:
+        return _crashed(first, findings)
     if first is not None:
-        confidence = HIGH if hang else first.confidence
-        return Verdict(FAILED, OTHER, confidence, first.title)
-    stopped = next((one for one in findings if one.rule == rules.STOPPED_FIRST.id), None)
-    if stopped is not None:
-        return Verdict(FAILED, OTHER, stopped.confidence, stopped.title)
-    told = state.lower().replace("_", " ")
+        return Verdict(FAILED, UNKNOWN, LOW, first.title)
+    if ending.state not in FAILED_STATES:
+        return None
+    if ending.state == "NODE_FAIL":
+        waits = (one.title for one in findings if one.rule == rules.HANG_NOT_MEASURED.id)
+        lost = f"{'nodes' if len(nodes) > 1 else 'node'} {node_list(nodes)} left no data behind"
+        words = lost if nodes else next(waits, "")
+        if words:
+            return Verdict(CRASHED, "", MEDIUM, f"a node of the job failed: {words}")
+    hardware = _hardware(findings)
+    if hardware is not None:
+        return Verdict(FAILED, COMMUNICATION, MEDIUM, hardware.title)
+    state = ending.state.lower().replace("_", " ")
+    code = f" ({ending.code_words})" if ending.code_words else ""
     return Verdict(
-        FAILED, OTHER, LOW, f"the job's state is {told}; nothing in its communication explains that"
-    )
+        FAILED, OTHER, LOW,
+        f"the job's state is {state}{code}; nothing in its communication explains that",
+    )  # fmt: skip
 
 
 _CAUSES = (STRAGGLER, NETWORK, NVLINK, OUTSIDE)
@@ -129,7 +163,7 @@ def _healthy(
 
 def judge(
     *,
-    state: str,
+    ending: Ending,
     no_data: str,
     most_missing: bool,
     findings: Sequence[Finding],
@@ -139,6 +173,7 @@ def judge(
     sampled: Judged,
     cost_min: float = COST_MIN,
     unseen: str = "",
+    nodes_missing: Sequence[str] = (),
 ) -> Verdict:
     """Return the verdict.
 
@@ -146,26 +181,26 @@ def judge(
     first. `most_missing`: at least half of the ranks were not measured. `sampled`: what the exact
     records say, and whether they would have shown a fault. `cost_min`: the share of the job's time
     from which on a cause is a warning. `unseen`: what may have slowed the job without showing.
+    `nodes_missing`: nodes of the job without data.
     """
-    dead = _failed(state, findings)
-    hang = next((one for one in findings if one.rule in _HANGS), None)
-    if (
-        hang is not None
-        and hang.severity == CRITICAL
-        and not (dead and hang.rule == rules.HANG_DEAD.id)
-    ):
-        return _hung(hang, hangs)
-    if dead and dead.confidence != LOW:
+    stuck, dead = _stuck(findings, hangs), _failed(ending, nodes_missing, findings)
+    if ending.state == "NODE_FAIL" and dead and dead.status == CRASHED:
         return dead
-    if no_data and hang is None:
+    sure = dead is not None and dead.status == CRASHED
+    if stuck is not None and not (sure and stuck.status == PERHAPS_HUNG):
+        return stuck
+    if dead and (dead.confidence != LOW or dead.cause == UNKNOWN):
+        return dead
+    outside = next((one for one in findings if one.rule == rules.HANG_OUTSIDE.id), None)
+    if no_data and outside is None:
         return Verdict(NO_DATA, "", LOW, no_data)
     found = _degraded(findings)
     if found is not None:
         return replace(found, waiting_share=waiting_share)
     if dead:
         return dead
-    if hang is not None:  # not confirmed: it might have ended, had the job gone on
-        return Verdict(CANNOT_TELL, "", LOW, hang.title, waiting_share=waiting_share)
+    if outside is not None:  # it might have gone on, had the job not been ended
+        return Verdict(CANNOT_TELL, "", LOW, outside.title, waiting_share=waiting_share)
     if most_missing or not sampled.seen:
         why = "half of the ranks or more were not measured" if most_missing else sampled.why_not
         summary = f"nothing slow was found, but a slow rank might not have shown: {why}"

@@ -16,7 +16,7 @@ from nccl_inspector.analysis.history.baseline import JOBS_MAX, PastKind
 from nccl_inspector.analysis.history.slow_nodes import ScoredJob
 from nccl_inspector.analysis.kinds import KindKey
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.model.card import CAUSES, STATUSES
+from nccl_inspector.model.card import CAUSES, CRASHED, FAILED, STATUSES
 from nccl_inspector.store.card_rows import JobRow
 from nccl_inspector.store.tables import JOB_NODES, JOBS, KINDS, NODES
 
@@ -26,7 +26,10 @@ _PAST_MAX = 400  # for one kind: those of the same key, and those of the same fu
 _OWN_JOBS = 2000  # the latest of one user, in which similar ones are searched
 _NEAR_JOBS = 5000  # the latest of all users
 _OTHERS_ROWS_MAX = 4000
-_SUCCESSFUL = or_(JOBS.c.state == "COMPLETED", and_(JOBS.c.state == "", JOBS.c.status != "FAILED"))
+_FAILED = (FAILED, CRASHED)
+_SUCCESSFUL = or_(
+    JOBS.c.state == "COMPLETED", and_(JOBS.c.state == "", JOBS.c.status.not_in(_FAILED))
+)
 _ENDED = JOBS.c.end_s.is_not(None)
 _AT_ONCE = 500  # jobs whose rows are asked for at a time; some SQLite take 999 values
 _SHARES = 4  # times more jobs that are looked at, to give each user a share

@@ -5,10 +5,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nccl_inspector.analysis.kinds import middle
-from nccl_inspector.model.card import CANNOT_TELL, DEGRADED, FAILED, HEALTHY, HUNG, NO_DATA
+from nccl_inspector.model.card import (
+    CANNOT_TELL,
+    CRASHED,
+    DEGRADED,
+    FAILED,
+    HEALTHY,
+    HUNG,
+    NO_DATA,
+    PERHAPS_HUNG,
+)
 from nccl_inspector.store.card_rows import JobRow
 
-_WORST_FIRST = HUNG, FAILED, DEGRADED, CANNOT_TELL, NO_DATA, HEALTHY
+_WORST_FIRST = (
+    HUNG, CRASHED, FAILED, PERHAPS_HUNG, DEGRADED, CANNOT_TELL, NO_DATA, HEALTHY,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,8 @@ def test_a_hang_is_told_with_who_did_what_last_and_who_waits_where() -> None:
     last = LastCall("rank 2", "0x5e", 1840, "ReduceScatter", 1_785_655_476.0)
     (finding,) = hang_findings(replace(HANG, last=(last,)))
     assert finding.title == (
-        "rank 2 (n2 GPU2, pid 4702) called nothing after 07:24:36; last: ReduceScatter 1840 of dp; "
-        "2 others wait in AllReduce 1841"
+        "rank 2 (n2 GPU2, pid 4702) stopped calling NCCL at 07:24:36, after ReduceScatter 1840 of "
+        "dp; 2 other ranks waited 37 min in AllReduce 1841 and gave up"
     )
     assert finding.severity == CRITICAL
     assert finding.period == Period(1000.0, 3220.0)
@@ -104,7 +104,9 @@ def test_while_the_job_runs_the_stack_of_the_culprit_can_be_seen() -> None:
 def test_an_operation_of_the_kind_of_the_last_one_is_told_by_its_number_alone() -> None:
     last = LastCall("rank 2", "0x5e", 1840, "AllReduce", 1_785_655_476.0)
     (finding,) = hang_findings(replace(HANG, last=(last,), waiting=("rank 0",)))
-    assert finding.title.endswith("last: AllReduce 1840 of dp; 1 other waits in 1841")
+    assert finding.title.endswith(
+        "after AllReduce 1840 of dp; 1 other rank waited 37 min in 1841 and gave up"
+    )
 
 
 def test_one_root_is_one_finding_however_many_communicators_stand() -> None:

@@ -118,7 +118,7 @@ def test_a_short_message_has_its_share_of_the_expected_bandwidth_in_brackets() -
 
 def test_a_hang_says_who_never_called_and_who_waits() -> None:
     text = flat(render_text(example_cards.hang()))
-    assert "VERDICT HUNG, medium confidence: rank 2 (n11 GPU2, pid 4711) called nothing" in text
+    assert "VERDICT HUNG, medium confidence: rank 2 (n11 GPU2, pid 4711) stopped calling" in text
     assert "held up: rank 0, rank 1" in text
     assert "next: ssh n11" in text
     assert "AllReduce 1841 of default_pg: divergent, in flight for 37 min" in text

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nccl_inspector.model.card import CANNOT_TELL, FAILED, HUNG, Card
+from nccl_inspector.model.card import CRASHED, FAILED, HUNG, PERHAPS_HUNG, Card
 from nccl_inspector.model.process import Process
 from nccl_inspector.render.text import render_text
 from nccl_inspector.report.assemble import build_card
@@ -67,7 +67,7 @@ def test_a_process_that_died_first_in_a_job_that_failed_is_what_it_failed_of() -
     early = replace(found[5].facts, beat_ns=NOW_NS - STOOD_NS + 5 * S)
     found[5] = replace(found[5], facts=early, operations=())
     card = card_of(found, "FAILED")
-    assert card.verdict.status == FAILED
+    assert card.verdict.status == CRASHED
     assert "rank 5 (n2 GPU5, pid 6) died" in card.verdict.summary
 
 
@@ -75,8 +75,11 @@ def test_a_hang_is_told_to_the_end() -> None:
     card = card_of(processes(stops=40), "TIMEOUT", NOW_NS // S)
     assert card.verdict.status == HUNG
     hang = next(one for one in card.findings if one.rule == "hang-divergent")
-    assert "rank 5 (n2 GPU5, pid 6) called nothing after " in hang.title
-    assert hang.title.endswith("; last: AllReduce 40 of dp; 7 others wait in 41")
+    assert "rank 5 (n2 GPU5, pid 6) stopped calling NCCL at " in hang.title
+    assert hang.title.endswith(
+        ", after AllReduce 40 of dp; 7 other ranks waited 20 min in 41 until the job reached its "
+        "time limit"
+    )
     culprit = hang.entities[0]
     assert (culprit.node, culprit.gpu, culprit.gpu_uuid) == ("n2", "GPU5", "GPU-00000005")
     assert len(hang.victims) == RANKS - 1
@@ -88,7 +91,7 @@ def test_a_hang_is_told_to_the_end() -> None:
 def test_a_job_that_was_ended_in_a_long_pause_is_only_perhaps_hung() -> None:
     """Rank 5 may have written a checkpoint when the time was over."""
     card = card_of(processes(stops=40, age_s=90), "TIMEOUT", NOW_NS // S)
-    assert card.verdict.status == CANNOT_TELL
-    assert card.verdict.summary.startswith("perhaps hung: rank 5 (n2 GPU5, pid 6)")
-    assert card.exit_code == 3
+    assert card.verdict.status == PERHAPS_HUNG
+    assert card.verdict.summary.startswith("rank 5 (n2 GPU5, pid 6) stopped calling NCCL at ")
+    assert card.exit_code == 1
     assert card_of(processes(stops=40, age_s=90), "FAILED").verdict.status == HUNG

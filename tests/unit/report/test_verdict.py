@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model import rules
@@ -53,8 +54,8 @@ def report(processes: list[Process], nodes: int = 4) -> str:
 def judged(findings: Sequence[Finding], state: str = "", hangs: Sequence[Hang] = ()) -> Verdict:
     """The verdict of a job of an hour that was measured, and in which nobody was slow."""
     return judge(
-        state=state, no_data="", most_missing=False, findings=findings, hangs=hangs, wall_s=3600.0,
-        waiting_share=0.01, sampled=Judged(seen=True, seconds=100.0),
+        ending=Ending(state), no_data="", most_missing=False, findings=findings, hangs=hangs,
+        wall_s=3600.0, waiting_share=0.01, sampled=Judged(seen=True, seconds=100.0),
     )  # fmt: skip
 
 

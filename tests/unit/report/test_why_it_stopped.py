@@ -14,8 +14,8 @@ import pytest
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CANNOT_TELL,
+    CRASHED,
     CRITICAL,
-    FAILED,
     HEALTHY,
     HUNG,
     NO_DATA,
@@ -175,10 +175,10 @@ PLANTED = {
     ),
     "mismatched": Planted(mismatched, "CANCELLED", HUNG, rules.HANG_MISMATCHED, ("rank 6",)),
     "deadlock": Planted(deadlock, "CANCELLED", HUNG, rules.HANG_DEADLOCK, ("rank 2",)),
-    "dead": Planted(dead, "FAILED", FAILED, rules.HANG_DEAD, ("rank 5",)),
+    "dead": Planted(dead, "FAILED", CRASHED, rules.HANG_DEAD, ("rank 5",)),
     "network": Planted(on_the_network, "CANCELLED", HUNG, rules.HANG_NETWORK, ("rank 3", "rank 4")),
     "nobody comes out": Planted(nobody_comes_out, "CANCELLED", HUNG, rules.HANG_TRANSPORT),
-    "a node is missing": Planted(node_missing, "NODE_FAIL", HUNG, rules.HANG_NOT_MEASURED),
+    "a node is missing": Planted(node_missing, "NODE_FAIL", CRASHED, rules.HANG_NOT_MEASURED),
     "slow, not stuck": Planted(slow_only, "CANCELLED", HEALTHY, None),
     "in its first setup": Planted(list, "CANCELLED", NO_DATA, None),
 }  # fmt: skip

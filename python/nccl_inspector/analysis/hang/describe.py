@@ -2,10 +2,11 @@
 """Hangs as findings: who did what last, who waits where and since when, and what to run next."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.hang.quiet_end import QuietEnd
+from nccl_inspector.analysis.hang.suspect_age import GIVEN_UP_S
 from nccl_inspector.analysis.next_command import show_journal, show_stack
 from nccl_inspector.analysis.places import Places
 from nccl_inspector.model import rules
@@ -20,6 +21,7 @@ from nccl_inspector.model.card import (
     MISMATCHED,
     NETWORK,
     NOT_MEASURED,
+    STOPPED,
     TRANSPORT,
     WARNING,
     Entity,
@@ -31,6 +33,7 @@ from nccl_inspector.model.card import (
 )
 from nccl_inspector.model.wording import clock, cut_list, elapsed, number, said_entity
 
+PERHAPS = "perhaps hung: "  # before the title of a hang that is not confirmed
 _NAMES_SHOWN = 4
 _VICTIMS_SHOWN = 1024  # in a finding; the table of hangs has all
 _CODE_AT_FAULT = (MISMATCHED, DEADLOCK)  # a look at a node would not help
@@ -44,6 +47,7 @@ _RULES = {
     NETWORK: rules.HANG_NETWORK,
     TRANSPORT: rules.HANG_TRANSPORT,
     NOT_MEASURED: rules.HANG_NOT_MEASURED,
+    STOPPED: rules.STOPPED_FIRST,
 }
 
 
@@ -106,13 +110,53 @@ def _time(at_s: float | None) -> str:
     return clock(at_s, "%H:%M:%S")
 
 
+def _until(job: HungJob) -> str:
+    """Return how the waiting ended: ` and gave up`, ` until the job was cancelled`."""
+    if not job.ending.is_over:
+        return " so far"
+    if job.ending.has_failed:
+        return " and gave up"
+    ended = job.ending.ended_words
+    return f" until the job {ended}" if ended else " until they ended"
+
+
+def _waited(hang: Hang, operation: str, job: HungJob) -> str:
+    """Return how many ranks waited in an operation, for how long, and until when."""
+    count = _waiters(hang)
+    if not count:
+        return f"nobody was in {operation} yet"
+    ranks = f"{count:,} other {'rank' if count == 1 else 'ranks'}"
+    return f"{ranks} waited {elapsed(hang.age_s)} in {operation}{_until(job)}"
+
+
 def _stopped(who: str, hang: Hang, job: HungJob) -> str:
     """Return a text about ranks that did not come to an operation."""
     last = max(hang.last, key=lambda one: one.since_s or 0.0, default=None)
     if last is None or last.since_s is None:
-        return f"{who} never called {_operation(hang, job)}; {_others_wait(hang, 'it')}"
-    called = f"{who} called nothing after {_time(last.since_s)}; last: {_call(last, job)}"
-    return f"{called}; {_others_wait(hang, _briefly(hang, last, job))}"
+        return f"{who} never called {_operation(hang, job)}; {_waited(hang, 'it', job)}"
+    stopped = f"{who} stopped calling NCCL at {_time(last.since_s)}, after {_call(last, job)}"
+    return f"{stopped}; {_waited(hang, _briefly(hang, last, job), job)}"
+
+
+def _crashed(who: str, many: bool, hang: Hang, job: HungJob) -> str:
+    """Return a text about ranks that stopped and with which the job failed."""
+    last = max(hang.last, key=lambda one: one.since_s or 0.0, default=None)
+    why = job.ending.killed_by
+    did = "died" if hang.verdict == DEAD else "crashed"
+    if why:
+        did = f"{'were' if many else 'was'} killed ({why})"
+    if last is None or last.since_s is None:
+        return f"{who} {did}; {_others_waited(hang, _operation(hang, job))}"
+    at = f"{did} at about {_time(last.since_s)}, after {_call(last, job)}"
+    return f"{who} {at}; {_others_waited(hang, _briefly(hang, last, job))}"
+
+
+def _others_waited(hang: Hang, operation: str) -> str:
+    count = _waiters(hang)
+    if not count:
+        return f"nobody was in {operation} yet"
+    ranks = f"{count:,} other {'rank' if count == 1 else 'ranks'}"
+    return f"{ranks} waited for {'it' if len(_who(hang)) == 1 else 'them'} in {operation}"
 
 
 def _in_orders(hang: Hang, job: HungJob) -> str:
@@ -157,10 +201,8 @@ def _title(hang: Hang, job: HungJob) -> str:
     many, operation = len(_who(hang)) > 1 or who.startswith("ranks "), _operation(hang, job)
     roots = set(_who(hang))
     match hang.verdict:
-        case "dead":
-            last = max(hang.last, key=lambda one: one.since_s or 0.0, default=None)
-            did = f"; last: {_call(last, job)}" if last else ""
-            return f"{who} died{did}; {_others_wait(hang, operation)}"
+        case "dead" | "stopped first":
+            return _crashed(who, many, hang, job)
         case "mismatched":
             called = {_call(last, job) for last in hang.last}
             what = f"{min(called)}, not" if len(called) == 1 else "something else than"
@@ -202,8 +244,15 @@ def _next(hang: Hang, job: HungJob) -> str:
     return show_journal(root.node, at_s, max(at_s, hang.since_s or at_s))
 
 
-def _detail(hang: Hang, behind: Sequence[Hang]) -> str:
+def _code(job: HungJob) -> str:
+    code = job.ending.code_words
+    return f" The job ended with {code}." if code else ""
+
+
+def _detail(hang: Hang, behind: Sequence[Hang], job: HungJob) -> str:
     waited = f"{len(hang.waiting):,} waited in it for {elapsed(hang.age_s)}."
+    if hang.verdict == STOPPED:
+        waited = f"Who stops first while all others wait is the one that failed.{_code(job)}"
     if not hang.waiting:
         waited = f"It was called {elapsed(hang.age_s)} before the end, and nobody was in it."
     if hang.verdict == DIVERGENT and not hang.roots:
@@ -215,14 +264,18 @@ def _detail(hang: Hang, behind: Sequence[Hang]) -> str:
         )
     if not hang.confirmed:
         waited += " That is suspect, no more: it might have ended, had the job gone on."
+    elif job.ending.has_failed and hang.verdict not in (DEAD, STOPPED):
+        waited += _code(job)
     return waited
 
 
 def _finding(hang: Hang, behind: Sequence[Hang], job: HungJob) -> Finding:
-    who, sure = _who(hang), "" if hang.confirmed else "perhaps hung: "
+    who, sure = _who(hang), "" if hang.confirmed else PERHAPS
     confidence = MEDIUM if hang.confirmed else LOW
     if hang.verdict == DEAD:
         confidence = HIGH  # two signs: it did not come, and gave no sign of life
+    if hang.verdict == STOPPED and hang.age_s < GIVEN_UP_S:
+        confidence = LOW
     since_s, comm = hang.since_s, job.comm(hang.communicator)
     waiting = dict.fromkeys(name for one in (hang, *behind) for name in one.waiting)
     victims = [name for name in waiting if name not in who]
@@ -233,7 +286,7 @@ def _finding(hang: Hang, behind: Sequence[Hang], job: HungJob) -> Finding:
         severity=rule.severity if hang.confirmed else WARNING,
         confidence=LOW if hang.verdict in (TRANSPORT, NOT_MEASURED) or not who else confidence,
         title=f"{sure}{_title(hang, job)}",
-        detail=_detail(hang, behind),
+        detail=_detail(hang, behind, job),
         period=Period(since_s, since_s + hang.age_s) if since_s is not None else None,
         entities=(*map(job.places.rank, who), Entity("communicator", comm)),
         evidence=(Evidence("boxes", "in flight", hang.age_s, "s", count=in_it),),
@@ -242,19 +295,6 @@ def _finding(hang: Hang, behind: Sequence[Hang], job: HungJob) -> Finding:
         victims=tuple(map(job.places.rank, victims[:_VICTIMS_SHOWN])),
         next=_next(hang, job),
     )  # fmt: skip
-
-
-def describe_stopped(stopped: Sequence[Hang], job: HungJob) -> Iterator[Finding]:
-    """Yield the finding about the process that stopped first when a job failed."""
-    for one in describe_hangs(stopped[:1], job):
-        yield replace(
-            one,
-            rule=rules.STOPPED_FIRST.id,
-            severity=rules.STOPPED_FIRST.severity,
-            confidence=MEDIUM,
-            detail=f"{one.detail} The job failed then; what it wrote last may say why.",
-            cost_s=None,
-        )
 
 
 def describe_hangs(hangs: Sequence[Hang], job: HungJob) -> Iterator[Finding]:
@@ -284,7 +324,7 @@ def describe_quiet_end(quiet: QuietEnd, job: HungJob) -> Finding:
         rule=rules.HANG_OUTSIDE.id,
         severity=rules.HANG_OUTSIDE.severity,
         confidence=LOW,
-        title=f"perhaps hung: no rank was in an operation {when} {elapsed(quiet.lasted_s)}",
+        title=f"{PERHAPS}no rank was in an operation {when} {elapsed(quiet.lasted_s)}",
         detail=f"The last operation ended at {_time(quiet.since_s)}. All measured ranks lived on, "
         f"and none waits in an operation. Before that, no pause was longer than "
         f"{elapsed(quiet.pause_s)}.",

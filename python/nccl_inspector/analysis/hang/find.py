@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find operations that never ended: what happened to each, and which process is the root of all.
 
-The boxes are read at the end. An operation is suspect only by its age (suspect_age.py), so a
-healthy job that is killed in the middle has no hang. A Send or Recv may be posted long before it is
-due. Therefore it is suspect only if nothing progressed in the whole job; waits in it are followed
-anyway.
+The boxes are read at the end. Which age makes an operation suspect depends on how the job ended
+and on its past (suspect_age.py), so a healthy job that is killed in the middle has no hang. A Send
+or Recv may be posted long before it is due. Therefore it is suspect only if nothing progressed in
+the whole job; waits in it are followed anyway.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 
 from nccl_inspector.analysis.claims import name_runs
 from nccl_inspector.analysis.hang.arrival import Meeting, OpPlace, Seat, find_meetings
 from nccl_inspector.analysis.hang.ending import BEATS_APART_S, Ending
-from nccl_inspector.analysis.hang.suspect_age import GIVEN_UP_S, SUSPECT_S, is_suspect
+from nccl_inspector.analysis.hang.suspect_age import (
+    GIVEN_UP_S,
+    SUSPECT_S,
+    Look,
+    is_suspect,
+    is_unusual,
+    looks_for,
+)
 from nccl_inspector.analysis.hang.wait_graph import (
     FOLLOWED,
     Picture,
@@ -31,6 +39,7 @@ from nccl_inspector.model.card import (
     MISMATCHED,
     NETWORK,
     NOT_MEASURED,
+    STOPPED,
     TRANSPORT,
     Hang,
     LastCall,
@@ -46,8 +55,12 @@ from nccl_inspector.model.process import (
 )
 
 CONFIRMED_S = 300.0
-_TOLD = (DEAD, DIVERGENT, BLOCKED, MISMATCHED, DEADLOCK)  # verdicts that name who it was
+# Verdicts that name who it was.
+_TOLD = (DEAD, DIVERGENT, BLOCKED, MISMATCHED, DEADLOCK, STOPPED)
 ROUND_NS = 1.5e9  # a round of the beat thread, with some margin
+# For a crash: the least share of the other ranks that wait for those that stopped; and the largest
+# share of the job's time for which they did so while it was healthy.
+_ALL_SHARE, _USUAL_SHARE = 0.9, 0.05
 # A younger operation counts as confirmed if the communicator has lived LIFE_TIMES as long, and none
 # of its operations took a third (1 / UNHEARD_TIMES) as long.
 LIFE_TIMES, UNHEARD_TIMES = 20, 3
@@ -169,10 +182,11 @@ def _is_confirmed(verdict: str, wait: Wait, ending: Ending) -> bool:
     """
     if verdict in (DEAD, MISMATCHED, DEADLOCK) or wait.age_ns > CONFIRMED_S * 1e9:
         return True
-    return ending.was_given_up or (ending.is_over and _is_unheard_of(wait))
+    gave_up = ending.has_failed and all(is_unusual(one, seat.process) for seat, one in wait.seats)
+    return ending.was_given_up or gave_up or (ending.is_over and _is_unheard_of(wait))
 
 
-def _hang(graph: WaitGraph, wait: Wait, job: _AtEnd) -> Hang:
+def _hang(graph: WaitGraph, wait: Wait, job: _AtEnd, look: Look) -> Hang:
     names = job.names
     picture, roots = graph.pictures[wait.place], graph.roots(wait.place)
     verdict = _verdict(graph, wait.place, picture, roots)
@@ -184,7 +198,7 @@ def _hang(graph: WaitGraph, wait: Wait, job: _AtEnd) -> Hang:
 
     comm = wait.meeting.name or hex(wait.meeting.id)
     funcs = Counter(one.func for _, one in wait.seats)
-    return Hang(
+    hang = Hang(
         communicator=hex(wait.meeting.id),
         op_index=min(one.index for _, one in wait.seats),
         func=FUNCS[funcs.most_common(1)[0][0]],
@@ -201,23 +215,27 @@ def _hang(graph: WaitGraph, wait: Wait, job: _AtEnd) -> Hang:
             *(f"{words} of {comm}" for words in name_runs(picture.missing)),
             *named(picture.unknown),
         ),
-        confirmed=_is_confirmed(verdict, wait, job.ending),
+        confirmed=_is_confirmed(verdict, wait, job.ending) and not look.lived_on,
         last=tuple(_last_calls(roots, job, wait.meeting.id, verdict)),
     )
+    stopped = look.least_s < SUSPECT_S and not _lived_on(hang, job)
+    if job.ending.has_failed and verdict in (DIVERGENT, BLOCKED) and roots and stopped:
+        return replace(hang, verdict=STOPPED, confirmed=True)
+    return hang
 
 
 def _last_progress_ns(processes: Iterable[Process]) -> int:
     return max((comm.last_progress_ns for one in processes for comm in one.comms), default=0)
 
 
-def _anchors(meeting: Meeting, still: bool, least_s: float) -> bool:
+def _anchors(meeting: Meeting, still: bool, look: Look) -> bool:
     """Tell whether a communicator has a suspect operation."""
 
     def counts(seat: Seat, operation: Operation) -> bool:
         return operation.peer < 0 or (still and seat.process.facts.state in (KILLED, RUNNING))
 
     return any(
-        counts(seat, one) and is_suspect(one, one.age_ns / 1e9, seat.process, least_s)
+        counts(seat, one) and is_suspect(one, one.age_ns / 1e9, seat.process, look)
         for seat in meeting.seats.values()
         for one in seat.operations
     )
@@ -247,10 +265,11 @@ def _queued_only(meeting: Meeting, least_s: float) -> Wait | None:
     return Wait(meeting, place, seats) if seats else None
 
 
-def may_hang(processes: Iterable[Process], least_s: float = SUSPECT_S) -> bool:
-    """Tell whether any operation is suspect; most jobs have none."""
+def may_hang(processes: Iterable[Process], look: Look | None = None) -> bool:
+    """Tell whether any operation is suspect, by default for being old; most jobs have none."""
+    looks = (look,) if look else ()
     return any(
-        is_suspect(op, op.age_ns / 1e9, one, least_s) for one in processes for op in one.operations
+        is_suspect(op, op.age_ns / 1e9, one, *looks) for one in processes for op in one.operations
     )
 
 
@@ -265,49 +284,96 @@ def find_hangs(
     `processes` are in common time, and `names` are their names. `silences_ns`: for how long each
     gave no sign of life before the last sign of any (analysis/clocks.py).
     """
-    return _find_all(_AtEnd(processes, names, ending), silences_ns, SUSPECT_S)
+    job = _AtEnd(processes, names, ending)
+    runs = any(one.facts.state == RUNNING for one in processes)
+    for look in looks_for(ending):
+        if look.lived_on and runs:  # nothing has ended
+            continue
+        found = _find_all(job, silences_ns, look)
+        if found:
+            return found
+    return ()
 
 
-def find_stopped(
-    processes: Sequence[Process],
-    names: Sequence[str],
-    ending: Ending,
-    silences_ns: Sequence[float],
-) -> tuple[Hang, ...]:
-    """Return the operations in which ranks waited for the rank that stopped before a failure.
-
-    These operations are too young to be hangs. They count only if the job failed by itself, and if
-    they name who it was. The arguments are those of `find_hangs`.
-    """
-    if not ending.was_given_up:
-        return ()
-    found = _find_all(_AtEnd(processes, names, ending), silences_ns, GIVEN_UP_S)
-    return tuple(one for one in found if one.roots and one.verdict in _TOLD)
-
-
-def _find_all(job: _AtEnd, silences_ns: Sequence[float], least_s: float) -> tuple[Hang, ...]:
-    """Return a hang for each communicator that has a suspect operation older than `least_s`."""
+def _find_all(job: _AtEnd, silences_ns: Sequence[float], look: Look) -> tuple[Hang, ...]:
+    """Return a hang for each communicator that has an operation that is suspect to a search."""
     processes = job.processes
-    if not may_hang(processes, least_s):
+    if not may_hang(processes, look):
         return ()
     last_beat_ns = max((one.facts.beat_ns for one in processes), default=0)
-    still = last_beat_ns - _last_progress_ns(processes) > least_s * 1e9
+    still = last_beat_ns - _last_progress_ns(processes) > look.least_s * 1e9
     meetings = find_meetings(processes)
-    hung = [meeting for meeting in meetings if _anchors(meeting, still, least_s)]
+    hung = [meeting for meeting in meetings if _anchors(meeting, still, look)]
     if not hung:
         return ()
-    by_meeting = {meeting.id: list(find_waits(meeting, FOLLOWED * least_s)) for meeting in meetings}
+    followed_s = FOLLOWED * look.least_s
+    by_meeting = {meeting.id: list(find_waits(meeting, followed_s)) for meeting in meetings}
     for meeting in hung:
-        extra = None if by_meeting[meeting.id] else _queued_only(meeting, least_s)
+        extra = None if by_meeting[meeting.id] else _queued_only(meeting, look.least_s)
         by_meeting[meeting.id] += [extra] if extra else []
-    signs = Signs(last_beat_ns, silences_ns, min(least_s, BEATS_APART_S))
+    signs = Signs(last_beat_ns, silences_ns, min(max(look.least_s, GIVEN_UP_S), BEATS_APART_S))
     graph = WaitGraph((w for waits in by_meeting.values() for w in waits), signs, meetings)
-    found = [
-        _hang(graph, _worst(by_meeting[meeting.id], graph), job)
-        for meeting in hung
-        if by_meeting[meeting.id]
-    ]
+    worst = [_worst(by_meeting[meeting.id], graph) for meeting in hung if by_meeting[meeting.id]]
+    if look.all_wait:
+        worst = [wait for wait in worst if _have_crashed(graph, wait, job)]
+    found = [_hang(graph, wait, job, look) for wait in worst]
+    if look.names:
+        found = [one for one in found if one.roots and one.verdict in _TOLD]
+    if look.lived_on:
+        found = [one for one in found if _lived_on(one, job) and one.verdict != DEAD]
     return tuple(sorted(found, key=_order))
+
+
+def _have_crashed(graph: WaitGraph, wait: Wait, job: _AtEnd) -> bool:
+    """Tell whether those at the root of a wait crashed, in a job of which some process did.
+
+    Nearly all others wait for them, over all communicators. They are fewer than those that wait,
+    and they are one process, or all on one node. At any moment of a healthy job, all may be waiting
+    for a rank that is always late. So either this wait is longer than those before, or the others
+    waited for these ranks in a small share of the job's time.
+    """
+    roots = graph.roots(wait.place)
+    waiting = graph.waiting_for(roots)
+    others = {
+        who
+        for who, one in enumerate(job.processes)
+        if one.operations or one.facts.state in (KILLED, RUNNING)
+    } - set(roots)
+    nodes = {job.processes[who].facts.node for who in roots}
+    if not roots or len(nodes) > 1 or len(roots) > len(waiting):
+        return False
+    if len(waiting) < _ALL_SHARE * len(others):
+        return False
+    if all(is_unusual(one, seat.process) and one.age_ns for seat, one in wait.seats):
+        return True
+    return _usual_share(wait, frozenset(roots)) < _USUAL_SHARE
+
+
+def _usual_share(wait: Wait, roots: frozenset[int]) -> float:
+    """Return the share of the job's time for which the others waited for the roots, about.
+
+    Who comes last to a collective is in it for the shortest time.
+    """
+    busy: dict[bool, list[float]] = {True: [], False: []}
+    life_ns = 1
+    for seat in wait.meeting.seats.values():
+        mine = [key.busy_ns for key in seat.process.keys if key.comm == seat.comm.index]
+        busy[seat.who in roots].append(float(sum(mine)))
+        life_ns = max(life_ns, seat.process.facts.beat_ns - seat.comm.created_ns)
+    if not busy[True] or not busy[False]:
+        return 0.0
+    return (median(busy[False]) - min(busy[True])) / life_ns
+
+
+def _lived_on(hang: Hang, job: _AtEnd) -> bool:
+    """Tell whether the roots lived for half of the time for which the others waited, or longer."""
+    beats = [
+        one.facts.beat_ns / 1e9
+        for one, name in zip(job.processes, job.names, strict=True)
+        if name in hang.roots
+    ]
+    least_s = max(GIVEN_UP_S / 2, hang.age_s / 2)
+    return min(beats, default=0.0) - (hang.since_s or 0.0) >= least_s
 
 
 def _order(hang: Hang) -> tuple[bool, bool, float, str]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings about the measurement itself: who died, what is missing, and what was not counted."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -13,6 +14,7 @@ from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     HIGH,
     INFO,
+    LOW,
     MEDIUM,
     WARNING,
     Entity,
@@ -24,6 +26,12 @@ from nccl_inspector.model.process import KILLED, Process
 from nccl_inspector.model.wording import duration, number, said_entity
 
 DROPS_SHARE_MIN = 0.01  # of all operations
+# Ends of processes that are no further apart (s) are told as simultaneous: beats come once a second
+# and may be late.
+_SAME_TIME_S = 5.0
+# How long before the others (s) a process must have ended if it is not known what ended the job:
+# longer than from SIGTERM to SIGKILL (KillWait, 30 s by default).
+UNKNOWN_S = 35.0
 
 
 def _entities(kind: str, names: Sequence[str]) -> tuple[Entity, ...]:
@@ -35,23 +43,63 @@ class Ends:
     """How the processes of a job ended.
 
     `silences_ns`: for how long each gave no sign of life while another still did
-    (analysis/clocks.py). `doubt_ns`: the error of the comparison of the nodes' clocks.
+    (analysis/clocks.py). `doubt_ns`: the error of the comparison of the nodes' clocks. `waiting`:
+    the names of processes that waited for another one, which is known; whenever they ended, they
+    only gave up.
     """
 
     places: Places
     ending: Ending
     silences_ns: Sequence[float]
     doubt_ns: float = 0.0
+    waiting: frozenset[str] = frozenset()
 
 
-def _died_first(
-    killed: Sequence[tuple[str, Process, float]], ending: Ending
-) -> list[tuple[str, Process, float]]:
-    """Return the processes that died before the others, in order of death."""
-    if not ending.orders_deaths:
+def find_replaced(processes: Sequence[Process]) -> frozenset[int]:
+    """Return the places of the processes that a later one replaced on the same GPUs.
+
+    So torchrun restarts the processes of a job, and so a batch script starts one step after
+    another. The ends of the replaced ones say nothing about the end of the job.
+    """
+    begins: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for at, one in enumerate(processes):
+        created_ns = min((comm.created_ns for comm in one.comms if comm.created_ns), default=0)
+        for gpu in one.gpus:
+            begins[gpu.uuid].append((created_ns, at))
+
+    def is_used_later(at: int, uuid: str) -> bool:
+        last_ns = processes[at].facts.beat_ns
+        return bool(uuid) and any(ns > last_ns and who != at for ns, who in begins[uuid])
+
+    return frozenset(
+        at
+        for at, one in enumerate(processes)
+        if one.gpus
+        and one.facts.state == KILLED
+        and all(is_used_later(at, gpu.uuid) for gpu in one.gpus)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Killed:
+    """A process that did not end in order."""
+
+    name: str
+    process: Process
+    silent_ns: float
+
+
+def _died_first(killed: Sequence[_Killed], ends: Ends, least_s: float) -> list[_Killed]:
+    """Return the processes that died before the others, in order of death.
+
+    If most of them did, they gave up before the rest, and did not die of themselves.
+    """
+    if not ends.ending.orders_deaths:
         return []
-    early = [row for row in killed if row[2] > ending.silence_s * 1e9]
-    return sorted(early, key=lambda row: -row[2])
+    early = [
+        one for one in killed if one.silent_ns > least_s * 1e9 and one.name not in ends.waiting
+    ]
+    return sorted(early, key=lambda one: -one.silent_ns)
 
 
 def _doubt_words(doubt_ns: float) -> str:
@@ -62,51 +110,73 @@ def _doubt_words(doubt_ns: float) -> str:
     return f" The nodes' clocks are compared to within {duration(doubt_ns)}."
 
 
-def _first_death(
-    early: Sequence[tuple[str, Process, float]], processes: int, ends: Ends
-) -> Finding:
-    name, process, silent_ns = early[0]
-    who = ends.places.rank(name)
-    beat_s, before_s = process.facts.beat_ns / 1e9, silent_ns / 1e9
+def _first_death(early: Sequence[_Killed], processes: int, ends: Ends, least_s: float) -> Finding:
+    first = early[0]
+    who = ends.places.rank(first.name)
+    beat_s, before_s = first.process.facts.beat_ns / 1e9, first.silent_ns / 1e9
     others = f", and {number(len(early) - 1, 'other')}" if len(early) > 1 else ""
+    known = bool(ends.ending.state) or least_s >= ends.ending.silence_s
+    died = "died" if known else "ended without finalizing NCCL"
+    why = "" if known else " What ended the job is not known."
     return Finding(
         rule=rules.KILLED.id,
-        severity=rules.KILLED.severity,
-        confidence=MEDIUM,
-        title=f"{said_entity(who)} died {before_s:.0f} s before the last process{others}",
+        severity=rules.KILLED.severity if known else WARNING,
+        confidence=MEDIUM if known else LOW,
+        title=f"{said_entity(who)} {died} {before_s:.0f} s before the last process{others}",
         detail="It did not end in order; its data are whole up to the last event."
-        + _doubt_words(ends.doubt_ns),
+        + why + _doubt_words(ends.doubt_ns),
         period=Period(beat_s, beat_s + before_s),
-        entities=tuple(ends.places.rank(one) for one, _, _ in early),
+        entities=tuple(ends.places.rank(one.name) for one in early),
         evidence=(
-            Evidence("boxes", "silent before the last process ended", before_s, "s",
-                     ends.ending.silence_s, processes),
+            Evidence("boxes", "silent before the last process ended", before_s, "s", least_s,
+                     processes),
         ),
         actions=(rules.KILLED.action,),
         next=show_journal(who.node, beat_s, beat_s) if who.node else "",
     )  # fmt: skip
 
 
+def _apart(killed: Sequence[_Killed]) -> str:
+    """Return how far apart the ends of processes were, as text."""
+    apart_s = max(one.silent_ns for one in killed) / 1e9
+    return "at about the same time" if apart_s < _SAME_TIME_S else f"within {apart_s:.0f} s"
+
+
+def _find_early(killed: Sequence[_Killed], ends: Ends) -> tuple[list[_Killed], float]:
+    """Return who died before the others, and from how many seconds of silence on that holds.
+
+    If nothing is known of the job's end, it is told from a shorter silence on, with less certainty.
+    Slurm's signals do not end the processes of a healthy job that far apart.
+    """
+    for least_s in (ends.ending.silence_s, *([] if ends.ending.state else [UNKNOWN_S])):
+        early = _died_first(killed, ends, least_s)
+        if early and (2 * len(early) <= len(killed) or least_s == ends.ending.silence_s):
+            return early, least_s
+    return [], ends.ending.silence_s
+
+
 def _killed(named: Sequence[tuple[str, Process]], ends: Ends) -> Iterator[Finding]:
     """Yield the findings about processes that did not end in order."""
+    replaced = find_replaced([one for _, one in named])
     killed = [
-        (name, one, silent_ns)
-        for (name, one), silent_ns in zip(named, ends.silences_ns, strict=True)
-        if one.facts.state == KILLED
+        _Killed(name, one, silent_ns)
+        for at, ((name, one), silent_ns) in enumerate(zip(named, ends.silences_ns, strict=True))
+        if one.facts.state == KILLED and at not in replaced
     ]
+    yield from _restarted([named[at][0] for at in sorted(replaced)], len(named))
     if not killed:
         return
-    early = _died_first(killed, ends.ending)
+    early, least_s = _find_early(killed, ends)
     if early:
-        yield _first_death(early, len(named), ends)
-    elif len(killed) == len(named):
+        yield _first_death(early, len(named), ends, least_s)
+    elif len(killed) == len(named) - len(replaced):
         yield Finding(
             rule=rules.KILLED.id,
             severity=INFO,
             confidence=MEDIUM,
-            title="all processes ended at about the same time, none in order",
-            detail="As when a job is cancelled or reaches its time limit. Data are whole up to the "
-            "last event.",
+            title=f"all processes ended {_apart(killed)}, none in order",
+            detail="As when a job is cancelled, reaches its time limit or is given up. Data are "
+            "whole up to the last event.",
             entities=(Entity("job", ""),),
             evidence=(Evidence("boxes", "processes killed", len(killed), "processes"),),
         )
@@ -115,14 +185,31 @@ def _killed(named: Sequence[tuple[str, Process]], ends: Ends) -> Iterator[Findin
         why = f", which Slurm ended (state {state})" if ends.ending.was_from_outside else ""
         yield Finding(
             rule=rules.KILLED.id,
-            severity=INFO if ends.ending.was_from_outside else WARNING,
+            severity=INFO if ends.ending.was_from_outside or ends.waiting else WARNING,
             confidence=MEDIUM,
             title=f"{number(len(killed), 'process')} of {len(named):,} did not end in order",
-            detail="Killed, or left without finalizing NCCL, at about the time when the others "
-            f"ended{why}. Data are whole up to the last event.",
-            entities=_entities("rank", [name for name, _, _ in killed]),
+            detail="Killed, or left without finalizing NCCL; the last sign of life of the first "
+            f"was {max(one.silent_ns for one in killed) / 1e9:.0f} s before that of the last "
+            f"process{why}. Data are whole up to the last event.",
+            entities=_entities("rank", [one.name for one in killed]),
             evidence=(
                 Evidence("boxes", "processes killed", len(killed), "processes", count=len(named)),
+            ),
+        )
+
+
+def _restarted(names: Sequence[str], processes: int) -> Iterator[Finding]:
+    if names:
+        yield Finding(
+            rule=rules.KILLED.id,
+            severity=INFO,
+            confidence=MEDIUM,
+            title=f"{number(len(names), 'process')} ended, and later ones went on with their GPUs",
+            detail="As after an elastic restart, or in the next step of the job. Their ends say "
+            "nothing about how the job ended.",
+            entities=_entities("rank", names),
+            evidence=(
+                Evidence("boxes", "processes replaced", len(names), "processes", count=processes),
             ),
         )
 

@@ -96,14 +96,20 @@ def _find_mismatched(wait: Wait) -> tuple[int, ...]:
 
 
 def _look(wait: Wait, signs: Signs) -> Picture:
-    """Return who has come to an operation and who has not."""
+    """Return who has come to an operation and who has not.
+
+    Who is in it and died before the others only gave up first, if another process has not come.
+    """
     found: dict[str, list[int]] = defaultdict(list)
+    gave_up: list[int] = []
     since_ns = wait.since_ns
     for seat in wait.meeting.expected_seats(wait.place):
         arrival = wait.meeting.arrival(seat, wait.place)
-        in_it = wait.meeting.operation_at(seat, wait.place) is not None
+        operation = wait.meeting.operation_at(seat, wait.place)
         dead = signs.is_dead(seat.who, since_ns)
-        if dead and (in_it or arrival is not Arrival.STARTED):
+        if dead and operation is not None and operation.started:
+            gave_up.append(seat.who)
+        elif dead and arrival is not Arrival.STARTED:
             found["dead"].append(seat.who)
         elif arrival is Arrival.ABSENT:
             found["absent"].append(seat.who)
@@ -111,10 +117,12 @@ def _look(wait: Wait, signs: Signs) -> Picture:
             found["queued"].append(seat.who)
         elif arrival is Arrival.UNKNOWN:
             found["unknown"].append(seat.who)
+    if not (found["dead"] or found["absent"] or found["queued"]):
+        found["dead"] = gave_up
     return Picture(
         tuple(found["absent"]),
         tuple(found["queued"]),
-        tuple(found["dead"]),
+        tuple(sorted(found["dead"])),
         _find_mismatched(wait),
         wait.meeting.missing(wait.place),
         tuple(found["unknown"]),
@@ -199,6 +207,18 @@ class WaitGraph:
         if self.pictures[node].not_measured:
             return set()
         return set(self.pictures[node].mismatched) or set(self.stuck(self.waits[node])[1])
+
+    def waiting_for(self, roots: Iterable[int]) -> frozenset[int]:
+        """Return the processes that wait for nobody but these, over all communicators."""
+        those = set(roots)
+        return frozenset(
+            who
+            for who, ends in self.ends.items()
+            if isinstance(who, int)
+            and who not in those
+            and ends
+            and all((blamed := self.blamed(end)) and blamed <= those for end in ends)
+        )
 
     def may_be_right(self, who: int) -> bool:
         """Tell whether a process that did not come may be right, and those that wait wrong.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who is at the root of a job that stands still, from boxes of whole models."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -9,7 +9,7 @@ import pytest
 
 from nccl_inspector.analysis.clocks import in_common_time, read_clocks, silences_ns
 from nccl_inspector.analysis.hang.ending import Ending
-from nccl_inspector.analysis.hang.find import find_hangs, find_stopped
+from nccl_inspector.analysis.hang.find import find_hangs
 from nccl_inspector.analysis.hang.wait_for import find_ends, successors
 from nccl_inspector.analysis.process_names import name_processes
 from nccl_inspector.model.card import (
@@ -20,6 +20,7 @@ from nccl_inspector.model.card import (
     MISMATCHED,
     NETWORK,
     NOT_MEASURED,
+    STOPPED,
     TRANSPORT,
     Hang,
 )
@@ -37,14 +38,11 @@ from tests.support.synthetic.standstill import (
 )
 
 UNKNOWN_END = Ending()
-Find = Callable[..., tuple[Hang, ...]]
 CUBE = Model(tp=2, dp=2, pp=2)
 S = 10**9
 
 
-def hangs_of(
-    processes: Sequence[Process], ending: Ending = UNKNOWN_END, find: Find = find_hangs
-) -> tuple[Hang, ...]:
+def hangs_of(processes: Sequence[Process], ending: Ending = UNKNOWN_END) -> tuple[Hang, ...]:
     """Through node summaries, as the report gets them."""
     placed = [
         (summary.head.node, one)
@@ -55,7 +53,7 @@ def hangs_of(
     common = in_common_time(placed, clocks)
     timed = [(node, one) for (node, _), one in zip(placed, common, strict=True)]
     silences = silences_ns(timed, clocks, ending.until_ns)
-    return find(common, name_processes([(42, one) for one in common]), ending, silences)
+    return find_hangs(common, name_processes([(42, one) for one in common]), ending, silences)
 
 
 def off_clock(process: Process, ahead_ns: int) -> Process:
@@ -113,14 +111,15 @@ def test_who_waits_where_and_since_when_is_told() -> None:
     assert first.since_s == pytest.approx((NOW_NS - STOOD_NS) / S, abs=100)
 
 
-def test_a_job_killed_in_the_middle_of_healthy_operations_has_no_hang() -> None:
+@pytest.mark.parametrize("state", ["CANCELLED", "TIMEOUT", "PREEMPTED", "RUNNING"])
+def test_a_job_killed_in_the_middle_of_healthy_operations_has_no_hang(state: str) -> None:
     programs = parallel_programs(CUBE)
     processes = stood(programs, {3: len(programs[3]) // 2 + 1})
     young = [
         replace(one, operations=tuple(replace(o, age_ns=20 * S) for o in one.operations))
         for one in processes
     ]
-    assert hangs_of(young) == ()
+    assert hangs_of(young, Ending(state)) == ()
 
 
 def aged(processes: Sequence[Process], age_s: int, state: str = KILLED) -> list[Process]:
@@ -155,21 +154,31 @@ def test_what_might_have_ended_had_the_job_gone_on_is_only_suspected(
     assert {hang.confirmed for hang in found} == {confirmed}
 
 
-def test_a_job_that_failed_within_seconds_says_who_stopped_first() -> None:
+@pytest.mark.parametrize("age_s", [0, 1, 8])
+def test_a_job_that_failed_within_seconds_says_who_stopped_first(age_s: int) -> None:
+    programs = parallel_programs(CUBE)
+    processes = aged(stood(programs, {3: in_last_step(programs[3], "tp", "AllReduce")}), age_s)
+    processes[3] = replace(
+        processes[3], facts=replace(processes[3].facts, beat_ns=NOW_NS - age_s * S)
+    )
+    for failed in (Ending("FAILED", exit_code=1), Ending("OUT_OF_MEMORY")):
+        hangs = hangs_of(processes, failed)
+        assert {hang.roots for hang in hangs} == {("rank 3",)}
+        assert {hang.verdict for hang in hangs} <= {STOPPED, DEAD}
+    for other in (Ending("COMPLETED"), Ending("CANCELLED"), Ending("TIMEOUT"), Ending("NODE_FAIL"),
+                  Ending("FAILED", exit_code=124), Ending()):  # fmt: skip
+        assert hangs_of(processes, other) == ()
+
+
+def test_a_rank_that_lived_while_the_others_gave_up_hung_and_did_not_crash() -> None:
     programs = parallel_programs(CUBE)
     processes = aged(stood(programs, {3: in_last_step(programs[3], "tp", "AllReduce")}), 8)
-    failed = Ending("FAILED", exit_code=1)
-    assert hangs_of(processes, failed) == ()
-    assert_root(hangs_of(processes, failed, find_stopped), 3)
-    for other in (Ending("COMPLETED"), Ending("CANCELLED"), Ending("TIMEOUT"), Ending("NODE_FAIL")):
-        assert hangs_of(processes, other, find_stopped) == ()
-    assert hangs_of(aged(processes, 2), failed, find_stopped) == ()
+    for code in (1, 134, 143):
+        assert_root(hangs_of(processes, Ending("FAILED", exit_code=code)), 3)
 
 
 def test_a_job_that_failed_while_all_were_at_work_accuses_nobody() -> None:
-    assert (
-        hangs_of(aged(stood(parallel_programs(CUBE), {}), 8), Ending("FAILED"), find_stopped) == ()
-    )
+    assert hangs_of(aged(stood(parallel_programs(CUBE), {}), 8), Ending("FAILED")) == ()
 
 
 def long_lived(process: Process, longest_s: int = 0) -> Process:

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the first line of a report says of a job that hung or crashed, and that all else agrees."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from nccl_inspector.model import rules
+from nccl_inspector.model.card import (
+    CANNOT_TELL,
+    CRASHED,
+    CRITICAL,
+    EXIT_CRITICAL,
+    EXIT_HEALTHY,
+    EXIT_NO_DATA,
+    EXIT_WARNING,
+    FAILED,
+    HEALTHY,
+    HUNG,
+    INFO,
+    PERHAPS_HUNG,
+    Card,
+)
+from nccl_inspector.render.comment import make_comment, read_comment
+from nccl_inspector.render.text import render_text
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.job_context import JobContext
+from nccl_inspector.slurm.job_record import JobRecord
+from nccl_inspector.summary.attempts import Loaded
+from tests.support.boxes import NOW_NS
+from tests.support.synthetic.jobs import through_summaries
+from tests.unit.report.hung_jobs import PROGRAMS, End, data_parallel, ended
+
+NOBODY = ""
+_HANGS = rules.ids_about(rules.About.HANG)
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """What Slurm, or `nccl-inspector run`, knows of the end."""
+
+    state: str
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A job that ended in some way, and what its report has to say first."""
+
+    end: End
+    slurm: Slurm | None
+    status: frozenset[str]
+
+
+FOR_SURE, SUSPECT, CRASH = frozenset({HUNG}), frozenset({HUNG, PERHAPS_HUNG}), frozenset({CRASHED})
+NO_RECORD = None
+# The culprit of a hang is the last that is alive, and that of a crash the first that falls silent.
+WATCHDOG_5, WATCHDOG_25, WATCHDOG_70 = (End((s, s + 2.0), s + 3.0) for s in (6.0, 25.0, 70.0))
+KILLED_NINE = End((0.3, 1.2), 0.0)
+PLANTED = {
+    "hang, scancel after 2 min": Planted(
+        End((120, 121), 120), Slurm("CANCELLED", 0, 15), SUSPECT),
+    "hang, time limit after 2 min": Planted(End((120, 121), 120), Slurm("TIMEOUT", 0), SUSPECT),
+    "hang, scancel after 6 min": Planted(End((360, 361), 361), Slurm("CANCELLED"), FOR_SURE),
+    "hang, watchdog of 70 s, culprit lives on until scancel": Planted(
+        End((70, 72), 200), Slurm("CANCELLED", 0, 15), SUSPECT),
+    "hang, watchdog of 70 s, no record": Planted(End((70, 119), 119), NO_RECORD, SUSPECT),
+    "hang, watchdog of 70 s, kill-on-bad-exit": Planted(
+        WATCHDOG_70, Slurm("FAILED", 143), FOR_SURE),
+    "hang, watchdog of 70 s, exit code of the watchdog": Planted(
+        WATCHDOG_70, Slurm("FAILED", 134), FOR_SURE),
+    "hang, watchdog of 25 s, kill-on-bad-exit": Planted(
+        WATCHDOG_25, Slurm("FAILED", 143), FOR_SURE),
+    "hang, watchdog of 25 s, exit code 1": Planted(WATCHDOG_25, Slurm("FAILED", 1), FOR_SURE),
+    "hang, watchdog of 5 s, exit code 1": Planted(WATCHDOG_5, Slurm("FAILED", 1), FOR_SURE),
+    "hang, watchdog of 25 s under run, 49 s apart": Planted(
+        End((25, 26), 75), Slurm("FAILED", 1), FOR_SURE),
+    "hang, watchdog of 25 s, victims 30 s apart, no record": Planted(
+        End((25, 55), 75), NO_RECORD, SUSPECT),
+    "hang, the script hides the failure": Planted(WATCHDOG_25, Slurm("COMPLETED", 0), SUSPECT),
+    "hang, the rest ended 15 min after the first": Planted(
+        End((600, 900), 1000), Slurm("FAILED", 1), FOR_SURE),
+    "kill -9, kill-on-bad-exit": Planted(KILLED_NINE, Slurm("FAILED", 143), CRASH),
+    "kill -9, exit code 137": Planted(KILLED_NINE, Slurm("FAILED", 137), CRASH),
+    "out of memory": Planted(KILLED_NINE, Slurm("OUT_OF_MEMORY", 0, 125), CRASH),
+    "segmentation fault": Planted(KILLED_NINE, Slurm("FAILED", 139), CRASH),
+    "an exception": Planted(
+        replace(KILLED_NINE, states={1: "exited"}), Slurm("FAILED", 1), CRASH),
+    "kill -9, ended by watchdog after 40 s": Planted(
+        End((40, 42), 0.0), Slurm("FAILED", 134), CRASH),
+    "kill -9, nobody ended the rest until the time limit": Planted(
+        End((700, 701), 0.0), Slurm("TIMEOUT"), CRASH),
+    "kill -9, no record, the rest lived on for long": Planted(
+        End((700, 701), 0.0), NO_RECORD, CRASH),
+}  # fmt: skip
+
+
+def card_of(kind: str, planted: Planted, seed: int = 0) -> Card:
+    processes = ended(PROGRAMS[kind](), planted.end, seed)
+    return reported(processes, planted.slurm)
+
+
+def reported(processes: list, slurm: Slurm | None) -> Card:  # type: ignore[type-arg]
+    record = None
+    if slurm is not None:
+        record = JobRecord(42, state=slurm.state, exit_code=slurm.exit_code, signal=slurm.signal,
+                           sources=("sacct",))  # fmt: skip
+    loaded = Loaded(tuple(through_summaries(processes)), (0,), ())
+    return build_card(loaded, JobContext(record=record))
+
+
+def named(card: Card) -> set[str]:
+    """Return the ranks that the report accuses."""
+    return {
+        one.name
+        for finding in card.findings
+        if finding.severity != INFO
+        for one in finding.entities
+        if one.kind in ("rank", "node", "gpu")
+    }
+
+
+def assert_agrees(card: Card) -> None:
+    """Verdict, findings, the table of hangs, exit status and comment say the same."""
+    verdict = card.verdict
+    hang = next((one for one in card.findings if one.rule in _HANGS), None)
+    status = {
+        HUNG: EXIT_CRITICAL, CRASHED: EXIT_CRITICAL, PERHAPS_HUNG: EXIT_WARNING,
+        HEALTHY: EXIT_HEALTHY, CANNOT_TELL: EXIT_NO_DATA,
+    }  # fmt: skip
+    if verdict.status in status:
+        assert card.exit_code == status[verdict.status]
+    if verdict.status == FAILED:
+        assert card.exit_code in (EXIT_WARNING, EXIT_CRITICAL)
+    if verdict.status in (HUNG, PERHAPS_HUNG):
+        assert hang is not None
+        assert (hang.severity == CRITICAL) == (verdict.status == HUNG)
+    if hang is not None:
+        assert verdict.summary in hang.title
+        assert {name for one in card.hangs for name in one.roots} >= {
+            one.name for one in hang.entities if one.kind == "rank"
+        }
+        assert {one.confirmed for one in card.hangs[:1]} == {hang.severity == CRITICAL}
+    text = render_text(card)
+    assert "explains that" not in text or not named(card)
+    assert f"{verdict.status}" in text
+    assert read_comment(make_comment(card)).status == verdict.status
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_first_line_says_that_it_hung_or_crashed_and_who(name: str, kind: str) -> None:
+    planted = PLANTED[name]
+    card = card_of(kind, planted, seed=len(name))
+    assert card.verdict.status in planted.status, (card.verdict, card.findings)
+    assert named(card) == {"rank 1"}
+    assert "rank 1 " in card.verdict.summary
+    assert_agrees(card)
+
+
+FROM_OUTSIDE = [Slurm("CANCELLED", 0, 15), Slurm("TIMEOUT", 0), Slurm("PREEMPTED"), None]
+
+
+@pytest.mark.parametrize("slurm", FROM_OUTSIDE, ids=["scancel", "limit", "preempted", "no record"])
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_a_healthy_job_that_is_ended_in_the_middle_of_a_step_accuses_nobody(
+    kind: str, slurm: Slurm | None
+) -> None:
+    for seed in range(25):
+        late = (seed % 2, 1) if kind != "2 ranks" else (1,)
+        step_s = (0.01, 0.5, 4.0)[seed % 3]
+        end = End((0.0, 0.4), 0.4, usual_s=(step_s / 4, step_s), culprits=tuple({*late}))
+        processes = ended(PROGRAMS[kind](), end, seed)
+        card = reported(processes, slurm)
+        assert not named(card), card.findings
+        assert card.verdict.status in (HEALTHY, CANNOT_TELL)
+        assert not card.hangs
+        assert_agrees(card)
+
+
+def test_an_elastic_restart_is_no_death() -> None:
+    first = [
+        replace(one, facts=replace(one.facts, pid=one.facts.pid + 100, name=f"0_{100 + rank}"))
+        for rank, one in enumerate(ended(data_parallel(), End((30, 31), 0.0)))
+    ]
+    second = [
+        replace(
+            one,
+            facts=replace(one.facts, state="finalized", beat_ns=NOW_NS),
+            comms=tuple(replace(comm, id=99, created_ns=NOW_NS - 900 * 10**9)
+                        for comm in one.comms),
+            operations=(),
+        )
+        for one in ended(data_parallel(), End((30, 31), 0.0, culprits=()))
+    ]  # fmt: skip
+    card = reported([*first, *second], Slurm("COMPLETED", 0))
+    assert card.verdict.status in (HEALTHY, CANNOT_TELL)
+    assert not named(card)
+    assert any("later ones went on with their GPUs" in one.title for one in card.findings)
+    assert_agrees(card)
+
+
+def test_a_death_without_slurms_record_is_told_with_what_is_known() -> None:
+    processes = [
+        replace(one, operations=())
+        for one in ended(data_parallel(), End((40, 40.5), 0.0, culprits=(3,)))
+    ]
+    card = reported(processes, None)
+    assert card.verdict.status == FAILED
+    assert "rank 3 " in card.verdict.summary
+    assert "ended without finalizing NCCL 40 s before the last process" in card.verdict.summary
+    assert card.exit_code == EXIT_WARNING
+
+
+def test_how_far_apart_processes_ended_is_told_as_measured() -> None:
+    card = card_of("data parallel", PLANTED["hang, watchdog of 25 s under run, 49 s apart"])
+    titles = [one.title for one in card.findings if one.rule == rules.KILLED.id]
+    assert titles == ["all processes ended within 50 s, none in order"]
+
+
+@pytest.mark.parametrize(
+    ("slurm", "words"),
+    [
+        (Slurm("FAILED", 137), "was killed (SIGKILL: out of memory, or kill -9)"),
+        (Slurm("FAILED", 0, 9), "was killed (SIGKILL: out of memory, or kill -9)"),
+        (Slurm("FAILED", 139), "was killed (SIGSEGV: an invalid address)"),
+        (Slurm("OUT_OF_MEMORY", 0, 125), "was killed (out of memory)"),
+        (Slurm("FAILED", 143), "crashed at about "),
+        (Slurm("FAILED", 1), "crashed at about "),
+    ],
+)
+def test_signals_and_exit_codes_are_told_as_words(slurm: Slurm, words: str) -> None:
+    card = reported(ended(data_parallel(), KILLED_NINE), slurm)
+    assert card.verdict.summary.startswith(f"rank 1 (n1 GPU1, pid 2) {words}")
+    assert "7 other ranks waited for it in " in card.verdict.summary
+
+
+def test_a_failed_job_without_a_culprit_is_told_what_its_exit_code_means() -> None:
+    processes = ended(data_parallel(), End((0, 0.2), 0.2, culprits=()))
+    card = reported([replace(one, operations=()) for one in processes], Slurm("FAILED", 139))
+    assert (card.verdict.status, card.exit_code) == (FAILED, EXIT_WARNING)
+    assert card.verdict.summary == (
+        "the job's state is failed (exit code 139, SIGSEGV: an invalid address); "
+        "nothing in its communication explains that"
+    )
+
+
+def test_whom_all_wait_for_all_the_time_has_not_crashed_just_because_the_job_failed() -> None:
+    """In a job that waits for a late rank half of its time, another one may have failed."""
+    processes = ended(data_parallel(), End((0.2, 0.4), 0.4, usual_s=(0.1, 0.5)))
+    late = [
+        replace(one, keys=[key._replace(busy_ns=60 * 10**9 if rank != 1 else 10**9)
+                           for key in one.keys])
+        for rank, one in enumerate(processes)
+    ]  # fmt: skip
+    card = reported(late, Slurm("FAILED", 139))
+    assert not named(card)
+    assert card.verdict.status == FAILED
