@@ -4,12 +4,13 @@
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.run.launch import measured, run_command, why_not
+from nccl_inspector.run.launch import CommandEnd, measured, run_command, why_not
 from nccl_inspector.run.user_summaries import job_head, read_boxes, write_summaries
 from nccl_inspector.settings.config import read_config
 
@@ -51,8 +52,8 @@ def _report_text(job_id: int, report_dir: Path) -> str:
     return render_text(build_card(load_summaries(job_id, report_dir, None)))
 
 
-def _report(directory: Path, start_s: int) -> None:
-    head = job_head(os.environ, start_s)
+def _report(directory: Path, start_s: int, end: CommandEnd) -> None:
+    head = replace(job_head(os.environ, start_s), state=end.state, exit_code=end.status)
     found = read_boxes(directory)
     if not found.nodes:
         _say(
@@ -113,12 +114,12 @@ def run(
     """
     start_s = int(time.time())
     environ, directory = _prepare(profiler, wanted)
-    status, why = run_command(command, environ)
-    if why:
-        _say(why)
+    end = run_command(command, environ)
+    if end.why:
+        _say(end.why)
     if directory:
         try:
-            _report(directory, start_s)
+            _report(directory, start_s, end)
         except InspectorError as err:
             _say(f"no report: {err}")
-    context.exit(status)
+    context.exit(end.status)

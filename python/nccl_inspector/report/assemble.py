@@ -81,7 +81,7 @@ from nccl_inspector.report.progress_dips import join_progress
 from nccl_inspector.report.unseen_port import unseen_port
 from nccl_inspector.report.verdict import judge
 from nccl_inspector.summary.attempts import Loaded
-from nccl_inspector.summary.codec import NodeSummary
+from nccl_inspector.summary.codec import Head, NodeSummary
 from nccl_inspector.summary.unpacked_samples import UnionColumns, union_columns
 from nccl_inspector.system.forked import Forked
 
@@ -286,8 +286,11 @@ def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda one: -SEVERITIES.index(one.severity)))
 
 
-def _ending(state: str, given: JobContext) -> Ending:
+def _ending(state: str, given: JobContext, head: Head) -> Ending:
+    """Return how the job ended; `nccl-inspector run` knows it of its command, also within a job."""
     record = given.record
+    if head.state:
+        return Ending(head.state, exit_code=head.exit_code)
     if record is None:
         return Ending(state)
     return Ending(state, record.end_s, record.exit_code, record.signal)
@@ -387,7 +390,7 @@ def _build(
         lambda: _over_time(report, transports, placed, job.wall_s or 0.0, given.readings),
         worthwhile=forking,
     )
-    ending = _ending(job.state, given)
+    ending = _ending(job.state, given, report.head)
     environment = describe_environment(summaries)
     nodes = _nodes(summaries, environment.gpu_models)
     with looked:

@@ -42,6 +42,8 @@ def describe_job(report: Report, summaries: Sequence[NodeSummary]) -> Job:
         end_s=max((one.end for one in own), default=None),
         num_nodes=len(missing | set(report.nodes)),
         nodelist="" if head.het_job_id else head.nodelist,
+        state=head.state or "",
+        exit_code="" if head.exit_code is None else f"{head.exit_code}:0",
         array_task=report.array_task,
         het_components=tuple(report.nodelists) if head.het_job_id else (),
         restart=head.restart,

@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 # The terminal sends these signals to the command as well, and the command decides what to do.
 _LEFT_TO_IT = (signal.SIGINT, signal.SIGQUIT)
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+_ENDING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})
 NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128  # the exit statuses that a shell uses
 
 
@@ -39,18 +41,42 @@ def why_not(environ: Mapping[str, str], profiler: Path) -> str:
     return ""
 
 
-def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str]:
-    """Run a command to its end; return its exit status as a shell does, or why it did not run."""
+@dataclass(frozen=True, slots=True)
+class CommandEnd:
+    """How a command ended.
+
+    `status`: its exit status, as a shell has it. `why`: why it did not run, as text. `cancelled`:
+    somebody sent a signal that ends a command while it ran.
+    """
+
+    status: int
+    why: str = ""
+    cancelled: bool = False
+
+    @property
+    def state(self) -> str:
+        """Slurm's word for it."""
+        if not self.status:
+            return "COMPLETED"
+        return "CANCELLED" if self.cancelled else "FAILED"
+
+
+def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> CommandEnd:
+    """Run a command to its end."""
     command: subprocess.Popen[bytes] | None = None
     early: list[int] = []  # signals that came while the command was being started
+    came: set[int] = set()
 
     def pass_on(number: int, _: FrameType | None) -> None:
+        came.add(number)
         if command is not None:
             command.send_signal(number)
         else:
             early.append(number)
 
-    handlers = dict.fromkeys(_PASSED_ON, pass_on) | dict.fromkeys(_LEFT_TO_IT, lambda *_: None)
+    handlers = dict.fromkeys(_PASSED_ON, pass_on) | dict.fromkeys(
+        _LEFT_TO_IT, lambda number, _: came.add(number)
+    )
     before = {
         number: signal.signal(number, handler)
         for number, handler in handlers.items()
@@ -63,10 +89,10 @@ def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, s
             command.send_signal(number)
         status = command.wait()
     except FileNotFoundError as err:
-        return NOT_FOUND, f"{err.filename or argv[0]}: {err.strerror}"
+        return CommandEnd(NOT_FOUND, f"{err.filename or argv[0]}: {err.strerror}")
     except OSError as err:
-        return NOT_EXECUTABLE, f"{err.filename or argv[0]}: {err.strerror}"
+        return CommandEnd(NOT_EXECUTABLE, f"{err.filename or argv[0]}: {err.strerror}")
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return (BY_SIGNAL - status if status < 0 else status), ""
+    return CommandEnd(BY_SIGNAL - status if status < 0 else status, cancelled=bool(came & _ENDING))

@@ -75,6 +75,7 @@ def _of_head(head: Head) -> Facts:
         "num_nodes": head.num_nodes or None, "restart": head.restart,
         "start_s": head.job_start or None,
         "het_job_id": int(head.het_job_id) if head.het_job_id.isdecimal() else None,
+        "state": head.state, "exit_code": head.exit_code,
     }  # fmt: skip
     return {key: value for key, value in found.items() if value not in (None, "")}
 

@@ -136,6 +136,9 @@ class Head:
     het_job_id: str  # of a heterogeneous job's component: the leader's id; else empty
     problems: tuple[str, ...]  # what was not collected on this node, as text
     array_task: str = ""  # `810_3`, from the job's processes: the hooks do not know it
+    # How the command of `nccl-inspector run` ended, in Slurm's words; None: hooks do not know it.
+    state: str | None = None
+    exit_code: int | None = None
 
     @property
     def by_slurm(self) -> bool:

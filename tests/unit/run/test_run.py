@@ -12,7 +12,7 @@ import pytest
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.run import user_summaries
-from nccl_inspector.run.launch import run_command
+from nccl_inspector.run.launch import CommandEnd, run_command
 from nccl_inspector.run.user_summaries import FoundBoxes, job_head, write_summaries
 from tests.sandbox.lifetime import wait_until
 from tests.support.boxes import MS, BoxOf, CommOf, KeyOf, write_box
@@ -77,6 +77,34 @@ def test_a_job_that_its_user_measures_has_its_report(tmp_path: Path) -> None:
     assert "4 of 4 ranks" in shown.stdout
 
 
+def test_the_report_knows_how_the_command_ended_without_slurms_record(tmp_path: Path) -> None:
+    (tmp_path / "launch.sh").write_text(LAUNCHER)
+    script = 'sh launch.sh "$@"; exit 139'
+    code, _, err = ran(
+        tmp_path, "--profiler", str(PROFILER), "--", "sh", "-c", script, "sh", "--rendezvous",
+        "meet", "--steps", "8", "--ops", "allreduce", "--sizes", "64K", "--comms", "world",
+    )  # fmt: skip
+    assert code == 139
+    assert "FAILED (exit code 139:0)" in " ".join(err.split())
+    assert "exit code 139, SIGSEGV: an invalid address" in " ".join(err.split())
+    shown = subprocess.run(
+        [*COMMAND, "report", "4711", "--report-dir", tmp_path / "nccl-inspector-4711"],
+        env=environment(), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert "FAILED (exit code 139:0)" in " ".join(shown.stdout.split())
+    assert shown.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "state"),
+    [("exit 0", 0, "COMPLETED"), ("exit 1", 1, "FAILED"), ("kill -KILL $$", 137, "FAILED")],
+)
+def test_the_end_of_a_command_is_told_in_slurms_words(script: str, status: int, state: str) -> None:
+    end = run_command(["sh", "-c", script], os.environ)
+    assert (end.status, end.state) == (status, state)
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -137,8 +165,9 @@ def test_a_signal_that_comes_while_the_command_starts_reaches_it(
             signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(subprocess, "Popen", Interrupted)
-    status, why = run_command(["sleep", "30"], os.environ)
-    assert (status, why) == (128 + signal.SIGTERM, "")
+    end = run_command(["sleep", "30"], os.environ)
+    assert end == CommandEnd(128 + signal.SIGTERM, "", cancelled=True)
+    assert end.state == "CANCELLED"
 
 
 def test_a_second_run_in_a_job_has_a_directory_of_its_own(tmp_path: Path) -> None:
