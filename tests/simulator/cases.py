@@ -621,6 +621,19 @@ def dies(chance: Chance, rank: int) -> Ending:
     return Dies(_place(chance), float(chance.uniform(5, 90)), "FAILED", rank=rank)
 
 
+def stops_briefly(chance: Chance, rank: int) -> Ending:
+    """Let a rank call nothing any more, until the others' watchdog gives up after 5 s to 2 min."""
+    return StopsCalling(
+        _place(chance), float(chance.uniform(5, 120)), "FAILED", ranks=(rank,),
+        item=int(chance.integers(2, 16)),
+    )  # fmt: skip
+
+
+def dies_at_once(chance: Chance, rank: int) -> Ending:
+    """Let a rank be killed, and srun end the others at once."""
+    return Dies(_place(chance), float(chance.uniform(0.2, 2.0)), "FAILED", rank=rank)
+
+
 def mismatches(chance: Chance, rank: int) -> Ending:
     """Let a rank call something else than the others."""
     return Mismatched(_place(chance), float(chance.uniform(500, 1500)), rank=rank)
@@ -838,6 +851,16 @@ _HANGS = (
          "a process is killed", True),
     Case("hang-dies-tp-dp", "hang", hang(of_size(plans.tensor_data, **_SHORT), dies, 1, _DEAD),
          "a process is killed"),
+    Case("hang-brief-ddp", "hang", hang(of_size(plans.ddp, **_SHORT), stops_briefly),
+         "a rank stops, and the others give up soon", True),
+    Case("hang-brief-pp", "hang", hang(of_size(plans.pipeline, **_SHORT), stops_briefly),
+         "a rank stops, and the others give up soon"),
+    Case("hang-crash-ddp", "hang", hang(of_size(plans.ddp, **_SHORT), dies_at_once, 1, _DEAD),
+         "a rank dies, and srun ends the others", True),
+    Case("hang-crash-fsdp", "hang", hang(of_size(plans.fsdp, **_SHORT), dies_at_once, 1, _DEAD),
+         "a rank dies, and srun ends the others"),
+    Case("hang-crash-pp", "hang", hang(of_size(plans.pipeline, **_SHORT), dies_at_once, 1, _DEAD),
+         "a rank dies, and srun ends the others"),
     Case("hang-mismatch", "hang", hang(replicas, mismatches), "a rank calls something else"),
     Case("hang-deadlock", "hang", hang(replicas, deadlocks, 2), "two ranks call in another order"),
     Case("hang-network", "hang", lost_path, "a transfer never ends"),

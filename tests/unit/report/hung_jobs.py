@@ -56,17 +56,25 @@ def sharded(ranks: int = 8) -> Programs:
     return [[*step, SYNC] * 8 for _ in range(ranks)]
 
 
-def ring(ranks: int = 8) -> Programs:
-    """Return a ring of context: each rank sends to the next, then all reduce their gradients."""
+def ring(ranks: int = 8, ahead: bool = False) -> Programs:
+    """Return a ring of context: each rank sends to the next, then all reduce their gradients.
+
+    `ahead`: the hosts run ahead of their GPUs for a whole step.
+    """
     around, world = (Group(n, name, tuple(range(ranks))) for n, name in ((7, "cp"), (8, "dp")))
     found: Programs = []
     for rank in range(ranks):
         hop = [
             Call(around, "Send", 1 << 20, peer=(rank + 1) % ranks, stream="to"),
             Call(around, "Recv", 1 << 20, peer=(rank - 1) % ranks, stream="from"),
-            SYNC,
+            *([] if ahead else [SYNC]),
         ]
-        found.append([*hop * 3, Call(world, "AllReduce", 1 << 26), SYNC] * 4)
+        program: list[Call] = []
+        for _ in range(4):
+            program += hop * 3
+            needs = tuple(n for n, call in enumerate(program) if call.group and ahead)
+            program += [Call(world, "AllReduce", 1 << 26, needs=needs), SYNC]
+        found.append(program)
     return found
 
 

@@ -29,7 +29,7 @@ from nccl_inspector.slurm.job_record import JobRecord
 from nccl_inspector.summary.attempts import Loaded
 from tests.support.boxes import NOW_NS
 from tests.support.synthetic.jobs import through_summaries
-from tests.unit.report.hung_jobs import PROGRAMS, End, data_parallel, ended
+from tests.unit.report.hung_jobs import PROGRAMS, End, data_parallel, ended, ring
 
 NOBODY = ""
 _HANGS = rules.ids_about(rules.About.HANG)
@@ -177,6 +177,32 @@ def test_a_healthy_job_that_is_ended_in_the_middle_of_a_step_accuses_nobody(
         assert card.verdict.status in (HEALTHY, CANNOT_TELL)
         assert not card.hangs
         assert_agrees(card)
+
+
+@pytest.mark.parametrize("seed", [1, 3, 4, 5])
+@pytest.mark.parametrize("started", [1, 0], ids=["told", "not told"])
+def test_who_called_nothing_comes_before_those_whose_calls_wait_in_the_queues_of_their_gpus(
+    started: int, seed: int
+) -> None:
+    """A rank waits in a ring's Sends, with the next AllReduce queued behind them.
+
+    It is not always told that the Sends have started.
+    """
+    processes = [
+        replace(
+            one,
+            operations=tuple(
+                replace(op, started=op.started * started) if op.peer >= 0 else op
+                for op in one.operations
+            ),
+        )
+        for one in ended(ring(ahead=True), WATCHDOG_70, seed)
+    ]
+    assert any(op.peer >= 0 for one in processes for op in one.operations)
+    card = reported(processes, Slurm("FAILED", 1))
+    assert named(card) == {"rank 1"}, card.findings
+    assert card.verdict.status == HUNG
+    assert_agrees(card)
 
 
 def test_an_elastic_restart_is_no_death() -> None:

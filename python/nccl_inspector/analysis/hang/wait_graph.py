@@ -173,6 +173,14 @@ class WaitGraph:
             if len(self.waits[place].seats) > len(picture.absent)
             for who in picture.absent
         }
+        self._queued = {who for picture in self.pictures.values() for who in picture.queued}
+        self._gone = {who for picture in self.pictures.values() for who in picture.dead}
+        self._called = {
+            seat.who
+            for meeting in meetings
+            for seat in meeting.seats.values()
+            if seat.process.operations
+        }
         self._kinds_of: dict[int, set[tuple[int, int]]] = {}  # cached
         edges: list[tuple[_Node, _Node]] = []
         for place, wait in self.waits.items():
@@ -186,11 +194,17 @@ class WaitGraph:
         self._blamed: dict[End[_Node], set[int]] = {}  # cached: many paths have the same end
 
     def roots(self, place: OpPlace) -> tuple[int, ...]:
-        """Return the processes at which the paths from an operation end."""
+        """Return the processes at which the paths from an operation end.
+
+        A process that called nothing comes before those that called something that their GPUs have
+        not started: these may wait for it in a way that no event tells.
+        """
         found: set[int] = set()
         for end in self.ends.get(place, frozenset()):
             found |= self.blamed(end)
-        return tuple(sorted(found))
+        queued = {who for who in found & self._queued if who not in self._gone}
+        idle = found - queued - self._called
+        return tuple(sorted(found - queued if idle else found))
 
     def blamed(self, end: End[_Node]) -> set[int]:
         """Return the processes that are behind one end."""
