@@ -9,12 +9,14 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CANNOT_TELL,
+    CRASHED,
     DEGRADED,
     FAILED,
     HEALTHY,
     HUNG,
     INFO,
     NO_DATA,
+    PERHAPS_HUNG,
     WARNING,
     Card,
 )
@@ -29,14 +31,15 @@ from tests.sandbox import Cluster
 from tests.soak.plan import Spec
 from tests.support.sandbox import jobs
 
+_ENDED = {CANNOT_TELL, NO_DATA, HEALTHY, FAILED, CRASHED, HUNG, PERHAPS_HUNG}
 # What the verdict may be, by what was done; of several faults any of theirs.
 _ALLOWED = {
     "": {HEALTHY, CANNOT_TELL, NO_DATA},
-    "task": {FAILED, CANNOT_TELL, NO_DATA, HUNG},
-    "scancel": {CANNOT_TELL, NO_DATA, HEALTHY, FAILED, HUNG},
-    "batch": {CANNOT_TELL, NO_DATA, HEALTHY, FAILED, HUNG},
-    "stepd": {CANNOT_TELL, NO_DATA, HEALTHY, FAILED, HUNG},
-    "requeue": {CANNOT_TELL, NO_DATA, HEALTHY, FAILED, HUNG},
+    "task": {FAILED, CRASHED, CANNOT_TELL, NO_DATA, HUNG, PERHAPS_HUNG},
+    "scancel": _ENDED,
+    "batch": _ENDED,
+    "stepd": _ENDED,
+    "requeue": _ENDED,
 }
 
 

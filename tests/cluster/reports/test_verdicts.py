@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import pytest
 
 from nccl_inspector.model.card import (
-    CANNOT_TELL,
+    CRASHED,
     DEGRADED,
     EXIT_CRITICAL,
     EXIT_HEALTHY,
-    EXIT_NO_DATA,
-    FAILED,
+    EXIT_WARNING,
     HEALTHY,
     HUNG,
     NETWORK,
+    PERHAPS_HUNG,
     STRAGGLER,
     Card,
 )
@@ -247,11 +247,11 @@ def test_a_slow_time_is_found_where_it_was(ended: Mapping[str, Ended]) -> None:
 def test_a_rank_that_never_calls_is_named(ended: Mapping[str, Ended]) -> None:
     one = ended["hung"]
     # It was cancelled when the operation was a minute and a quarter old, and so was the job.
-    assert one.card.verdict.status == CANNOT_TELL, one.text
-    assert one.card.verdict.summary.startswith("perhaps hung: rank 2 ("), one.text
+    assert one.card.verdict.status == PERHAPS_HUNG, one.text
+    assert one.card.verdict.summary.startswith("rank 2 ("), one.text
     assert one.card.hangs[0].roots == one.card.hangs[0].never_issued
     assert [name.split(" (")[0] for name in one.card.hangs[0].never_issued] == ["rank 2"]
-    assert one.card.exit_code == EXIT_NO_DATA
+    assert one.card.exit_code == EXIT_WARNING
 
 
 def test_what_nccl_and_pytorch_wrote_stands_beside_it_and_changes_nothing(
@@ -284,7 +284,7 @@ def test_a_rank_that_uses_two_communicators_in_another_order_is_a_deadlock(
 
 def test_a_rank_that_was_killed_is_named(ended: Mapping[str, Ended]) -> None:
     one = ended["killed"]
-    assert one.card.verdict.status == FAILED, one.text
+    assert one.card.verdict.status == CRASHED, one.text
     assert "rank 1" in one.card.verdict.summary
     assert one.card.exit_code == EXIT_CRITICAL
 

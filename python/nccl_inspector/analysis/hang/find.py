@@ -218,7 +218,7 @@ def _hang(graph: WaitGraph, wait: Wait, job: _AtEnd, look: Look) -> Hang:
         confirmed=_is_confirmed(verdict, wait, job.ending) and not look.lived_on,
         last=tuple(_last_calls(roots, job, wait.meeting.id, verdict)),
     )
-    stopped = look.least_s < SUSPECT_S and not _lived_on(hang, job)
+    stopped = look.least_s < SUSPECT_S and not _lived_on(hang, wait, job)
     if job.ending.has_failed and verdict in (DIVERGENT, BLOCKED) and roots and stopped:
         return replace(hang, verdict=STOPPED, confirmed=True)
     return hang
@@ -316,11 +316,14 @@ def _find_all(job: _AtEnd, silences_ns: Sequence[float], look: Look) -> tuple[Ha
     worst = [_worst(by_meeting[meeting.id], graph) for meeting in hung if by_meeting[meeting.id]]
     if look.all_wait:
         worst = [wait for wait in worst if _have_crashed(graph, wait, job)]
-    found = [_hang(graph, wait, job, look) for wait in worst]
+    pairs = [(wait, _hang(graph, wait, job, look)) for wait in worst]
+    if look.lived_on:
+        pairs = [
+            (wait, one) for wait, one in pairs if one.verdict != DEAD and _lived_on(one, wait, job)
+        ]
+    found = [one for _, one in pairs]
     if look.names:
         found = [one for one in found if one.roots and one.verdict in _TOLD]
-    if look.lived_on:
-        found = [one for one in found if _lived_on(one, job) and one.verdict != DEAD]
     return tuple(sorted(found, key=_order))
 
 
@@ -365,15 +368,27 @@ def _usual_share(wait: Wait, roots: frozenset[int]) -> float:
     return (median(busy[False]) - min(busy[True])) / life_ns
 
 
-def _lived_on(hang: Hang, job: _AtEnd) -> bool:
-    """Tell whether the roots lived for half of the time for which the others waited, or longer."""
-    beats = [
+def _last_beats_s(names: Iterable[str], job: _AtEnd) -> list[float]:
+    """Return when processes gave their last sign of life, as Unix times."""
+    those = set(names)
+    return [
         one.facts.beat_ns / 1e9
         for one, name in zip(job.processes, job.names, strict=True)
-        if name in hang.roots
+        if name in those
     ]
-    least_s = max(GIVEN_UP_S / 2, hang.age_s / 2)
-    return min(beats, default=0.0) - (hang.since_s or 0.0) >= least_s
+
+
+def _lived_on(hang: Hang, wait: Wait, job: _AtEnd) -> bool:
+    """Tell whether the roots lived for half of the time for which the others waited, or longer.
+
+    That time may be shorter than their operations are old: a host calls operations long before its
+    GPU begins them. A collective begins after the end of the one before it.
+    """
+    ended_ns = 0 if wait.meeting.mixed else max(s.comm.last_progress_ns for s, _ in wait.seats)
+    began_s = max(hang.since_s or 0.0, ended_ns / 1e9)
+    waited_s = max(_last_beats_s(hang.waiting, job), default=began_s) - began_s
+    roots_s = min(_last_beats_s(hang.roots, job), default=0.0)
+    return roots_s - began_s >= max(GIVEN_UP_S, waited_s / 2)
 
 
 def _order(hang: Hang) -> tuple[bool, bool, float, str]:
