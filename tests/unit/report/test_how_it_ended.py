@@ -239,6 +239,17 @@ def test_a_death_without_slurms_record_is_told_with_what_is_known() -> None:
     assert card.exit_code == EXIT_WARNING
 
 
+def test_most_processes_of_a_job_did_not_die_before_the_others() -> None:
+    """They gave up, one by one, and in what is not known: the last one is no culprit either."""
+    processes = [
+        replace(one, operations=())
+        for one in ended(data_parallel(), End((20, 44), 75.0, culprits=(2,)))
+    ]
+    card = reported(processes, Slurm("FAILED", 1))
+    assert not named(card)
+    assert (card.verdict.status, card.exit_code) == (FAILED, EXIT_WARNING)
+
+
 def test_how_far_apart_processes_ended_is_told_as_measured() -> None:
     card = card_of("data parallel", PLANTED["hang, watchdog of 25 s under run, 49 s apart"])
     titles = [one.title for one in card.findings if one.rule == rules.KILLED.id]

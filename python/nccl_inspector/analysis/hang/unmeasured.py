@@ -99,6 +99,8 @@ def _died_first(killed: Sequence[_Killed], ends: Ends, least_s: float) -> list[_
     early = [
         one for one in killed if one.silent_ns > least_s * 1e9 and one.name not in ends.waiting
     ]
+    if 2 * len(early) > len(killed):
+        return []
     return sorted(early, key=lambda one: -one.silent_ns)
 
 
@@ -150,7 +152,7 @@ def _find_early(killed: Sequence[_Killed], ends: Ends) -> tuple[list[_Killed], f
     """
     for least_s in (ends.ending.silence_s, *([] if ends.ending.state else [UNKNOWN_S])):
         early = _died_first(killed, ends, least_s)
-        if early and (2 * len(early) <= len(killed) or least_s == ends.ending.silence_s):
+        if early:
             return early, least_s
     return [], ends.ending.silence_s
 
