@@ -205,6 +205,13 @@ def test_who_called_nothing_comes_before_those_whose_calls_wait_in_the_queues_of
     assert_agrees(card)
 
 
+def test_all_that_wait_are_counted_and_not_only_those_in_the_first_operation() -> None:
+    card = card_of("pipeline", PLANTED["hang, watchdog of 25 s, exit code 1"], seed=3)
+    assert card.verdict.summary.endswith(
+        "1 other rank waited 25 s in 21 and gave up, and 6 more behind it"
+    )
+
+
 def test_an_elastic_restart_is_no_death() -> None:
     first = [
         replace(one, facts=replace(one.facts, pid=one.facts.pid + 100, name=f"0_{100 + rank}"))

@@ -279,13 +279,15 @@ def _finding(hang: Hang, behind: Sequence[Hang], job: HungJob) -> Finding:
     since_s, comm = hang.since_s, job.comm(hang.communicator)
     waiting = dict.fromkeys(name for one in (hang, *behind) for name in one.waiting)
     victims = [name for name in waiting if name not in who]
+    more = len(victims) - _waiters(hang)
+    behind_it = f", and {more:,} more behind it" if more > 0 and hang.waiting and who else ""
     in_it = len(hang.waiting) or None
     rule = _RULES[hang.verdict]
     return Finding(
         rule=rule.id,
         severity=rule.severity if hang.confirmed else WARNING,
         confidence=LOW if hang.verdict in (TRANSPORT, NOT_MEASURED) or not who else confidence,
-        title=f"{sure}{_title(hang, job)}",
+        title=f"{sure}{_title(hang, job)}{behind_it}",
         detail=_detail(hang, behind, job),
         period=Period(since_s, since_s + hang.age_s) if since_s is not None else None,
         entities=(*map(job.places.rank, who), Entity("communicator", comm)),

@@ -29,6 +29,7 @@ _SIGNALS = {
     9: "SIGKILL: out of memory, or kill -9",
     11: "SIGSEGV: an invalid address",
     15: "SIGTERM: told to end, as srun does with the rest of a step of which one process failed",
+    125: "Slurm's sign for a step that was out of memory",
 }
 _CODES = {
     1: "an error or an exception of the program",
