@@ -2,6 +2,7 @@
 """What the first line of a report says of a job that hung or crashed, and that all else agrees."""
 
 from dataclasses import dataclass, replace
+from random import Random
 
 import pytest
 
@@ -27,7 +28,7 @@ from nccl_inspector.report.assemble import build_card
 from nccl_inspector.report.job_context import JobContext
 from nccl_inspector.slurm.job_record import JobRecord
 from nccl_inspector.summary.attempts import Loaded
-from tests.support.boxes import NOW_NS
+from tests.support.boxes import NOW_NS, fixed_chance
 from tests.support.synthetic.jobs import through_summaries
 from tests.unit.report.hung_jobs import PROGRAMS, End, data_parallel, ended, ring
 
@@ -301,3 +302,68 @@ def test_whom_all_wait_for_all_the_time_has_not_crashed_just_because_the_job_fai
     card = reported(late, Slurm("FAILED", 139))
     assert not named(card)
     assert card.verdict.status == FAILED
+
+
+def at_random(way: str, chance: Random) -> tuple[End, Slurm | None, frozenset[str]]:
+    """Return an end of this way, what Slurm knows of it, and the right words for it."""
+    usual_s = chance.choice([(0.002, 0.02), (0.05, 0.3), (0.3, 1.0)])
+    rest = chance.choice([60.0, 600.0, 7200.0]), usual_s
+    cancelled = [Slurm("CANCELLED", 0, 15), Slurm("TIMEOUT", 0)]
+    codes = [Slurm("FAILED", code) for code in (1, 134, 137, 139, 143)]
+    match way:
+        case "watchdog":
+            after_s = chance.uniform(5, 900)
+            end = End((after_s, after_s + 2), after_s + chance.uniform(0, 3), *rest)
+            return end, chance.choice(codes), SUSPECT
+        case "minutes apart":
+            after_s = chance.uniform(10, 600)
+            end = End((after_s, after_s + 60), after_s + chance.uniform(61, 300), *rest)
+            return end, chance.choice([codes[0], Slurm("COMPLETED", 0), NO_RECORD]), SUSPECT
+        case "ended from outside":
+            after_s = chance.uniform(61, 900)
+            return (
+                End((after_s, after_s + 0.5), after_s + 0.5, *rest),
+                chance.choice(cancelled),
+                (SUSPECT),
+            )
+        case "crash":
+            after_s = chance.uniform(0.1, 2.5)
+            end = End((after_s, after_s + 1), chance.uniform(0, 0.1), *rest)
+            return end, chance.choice([*codes, Slurm("OUT_OF_MEMORY", 0, 125)]), CRASH
+        case _:
+            after_s = chance.uniform(5, 900)
+            return End((after_s, after_s + 2), chance.uniform(0, 1), *rest), codes[1], CRASH
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "way", ["watchdog", "minutes apart", "ended from outside", "crash", "crash, ended late"]
+)
+def test_any_rank_of_any_kind_of_job_is_named_however_it_ended(way: str) -> None:
+    chance = fixed_chance(len(way))
+    for seed in range(60):
+        programs = PROGRAMS[chance.choice([*PROGRAMS])]()
+        culprit = chance.randrange(len(programs))
+        end, slurm, words = at_random(way, chance)
+        card = reported(ended(programs, replace(end, culprits=(culprit,)), seed), slurm)
+        assert named(card) == {f"rank {culprit}"}, (seed, end, slurm, card.findings)
+        assert card.verdict.status in words
+        assert_agrees(card)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_no_healthy_job_that_is_ended_from_outside_accuses_anybody() -> None:
+    chance = fixed_chance(7)
+    for seed in range(200):
+        programs = PROGRAMS[chance.choice([*PROGRAMS])]()
+        step_s = chance.choice([0.01, 0.1, 0.5, 2.0, 8.0, 30.0])
+        late = chance.sample(range(len(programs)), chance.randint(1, len(programs) - 1))
+        end = End(
+            (0.0, chance.uniform(0, step_s)), chance.uniform(0, step_s),
+            chance.choice([60.0, 600.0, 7200.0]), (step_s / 4, step_s), tuple(late),
+        )  # fmt: skip
+        card = reported(ended(programs, end, seed), chance.choice(FROM_OUTSIDE))
+        assert not named(card), (seed, end, card.findings)
+        assert card.verdict.status in (HEALTHY, CANNOT_TELL)
