@@ -20,8 +20,21 @@ def test_there_are_c_tests() -> None:
     assert len(SOURCES) >= 9
 
 
-@pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+# Under TSan these take half a minute each.
+SLOW = {("test_lost", "tsan"), ("test_comms", "tsan")}
+PROGRAMS = [
+    pytest.param(
+        source,
+        build,
+        id=f"{source.stem}-{build}",
+        marks=[pytest.mark.long] if (source.stem, build) in SLOW else [],
+    )
+    for source in SOURCES
+    for build in BUILDS
+]
+
+
+@pytest.mark.parametrize(("source", "build"), PROGRAMS)
 def test_c(source: Path, build: str) -> None:
     program = BUILDS[build] / "c" / source.stem
     assert program.exists(), f"{program} is not built: run `make build san`"

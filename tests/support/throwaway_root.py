@@ -12,6 +12,10 @@ set -e
 mount -t tmpfs none "$0"
 mkdir "$0/upper" "$0/work" "$0/root"
 mount -t overlay none -o "lowerdir=/,upperdir=$0/upper,workdir=$0/work" "$0/root"
+# What lies beside the empty directory is the test's: also where /tmp is a file system of its own.
+beside=${0%/*}
+mkdir -p "$0/root$beside"
+mount --bind "$beside" "$0/root$beside"
 mount -t proc none "$0/root/proc"
 mount --rbind /dev "$0/root/dev"
 printf '#!/bin/sh\\nexit 101\\n' >"$0/root/usr/sbin/policy-rc.d"

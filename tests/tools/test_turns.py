@@ -41,6 +41,7 @@ def test_what_is_no_turn_is_refused(words: str) -> None:
         Turn.of(words)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_part_that_is_empty_is_no_failure(workers: int) -> None:
     words = ["-q", "-m", "long", "-n", str(workers), "tests/fuzzers/test_fuzzers.py"]

@@ -19,6 +19,7 @@ from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.publish import Publisher
 from nccl_inspector.cli import cli, main
 from tests.support.boxes import give, make_job, make_run_dir, manifest_text, names, write_user_file
+from tests.support.clocks import SteppedClock
 from tests.support.publishing import published, publisher
 
 GAUGE = "nccl_inspector_job_throughput"
@@ -74,16 +75,13 @@ def test_a_job_has_one_gauge_whatever_units_it_tries(run_dir: Path, raw: Path) -
             assert published(run_dir).count(f"\n{GAUGE}{{") == 1
 
 
-def test_an_old_mark_goes(run_dir: Path, raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_mark_goes(run_dir: Path, raw: Path) -> None:
     marked(raw, 314)
-    with publisher(run_dir) as one:
+    clock = SteppedClock()
+    with publisher(run_dir, clock=clock) as one:
         one.run_pass()
         assert GAUGE in published(run_dir)
-        now_s = time.monotonic()
-        monkeypatch.setattr(
-            "nccl_inspector.agent.mark_file.time.monotonic",
-            lambda: now_s + markfile.MARK_STALE_S + 1,
-        )
+        clock.ahead_s = markfile.MARK_STALE_S + 1
         one.run_pass()
         assert published(run_dir) == ""
         marked(raw, 314)

@@ -180,7 +180,7 @@ def test_a_place_that_cannot_be_written_is_no_harm(tmp_path: Path, place: str) -
         target.write_text("")
     run = finished(tmp_path / "run", "--steps", "1", ranks=2, env=environment(target))
     assert run.codes == [0, 0]
-    said = [line for line in run.stderr[0].splitlines() if "nccl-inspector" in line]
+    said = [line for line in run.stderr[0].splitlines() if "nccl-inspector: " in line]
     assert said, "one line says why"
     assert len(said) <= 2
 

@@ -25,6 +25,9 @@ from tests.simulator.play import play
 from tests.support.fake_srun import make_srun
 from tests.support.json_lines import START_US, header, ours, p2p, whole, write, write_job
 
+# Together they take minutes: part of the long tests, so that `make test` stays within ten.
+pytestmark = pytest.mark.long
+
 TASKS = 3
 COMMS = "0xa", "0xb", "0xc", "0xd", "0xe"
 

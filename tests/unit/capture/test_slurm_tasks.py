@@ -33,6 +33,9 @@ COMMS = [f"0xb{at}" for at in range(8)]
 # The first task that takes an item of a round dies.
 DIES = """
 import os
+
+# Together they take minutes: part of the long tests, so that `make test` stays within ten.
+pytestmark = pytest.mark.long
 real = os.open
 def open(path, *words, **more):
     fd = real(path, *words, **more)

@@ -40,6 +40,9 @@ from tests.support.postgres import SERVICE, Postgres
 from tests.support.processes import children
 from tests.support.queued_jobs import ended_job, left, stored
 
+# Together they take minutes: part of the long tests, so that `make test` stays within ten.
+pytestmark = pytest.mark.long
+
 TAKEN_OVER_S = 30.0
 OLD_S = 6.0  # without a sign of life
 

@@ -35,6 +35,7 @@ def all_in(config: Config) -> list[CardRows]:
         ]
 
 
+@pytest.mark.long
 def test_an_index_is_moved_to_a_database_and_back(postgres: Postgres, open_path: Path) -> None:
     place = store_in(open_path)
     config = replace(parse_config("", "none"), store_dir=place.store_dir, cluster="c1")

@@ -118,6 +118,7 @@ def signals_of(agent: bytes) -> list[bytes]:
     return SIGNAL.findall(agent)
 
 
+@pytest.mark.long
 def test_twenty_hostile_jobs_take_nothing_from_an_honest_one(
     tmp_path: Path, alive: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +156,7 @@ def distinct(run_dir: Path, seen: set[bytes]) -> None:
                 seen.add(name)
 
 
+@pytest.mark.long
 def test_a_job_that_names_its_series_anew_in_each_pass_has_a_bounded_number(
     tmp_path: Path, alive: ExitStack
 ) -> None:
