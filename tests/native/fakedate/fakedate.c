@@ -95,7 +95,7 @@ UNTIL(pthread_rwlock_timedrdlock, pthread_rwlock_t)
 UNTIL(pthread_rwlock_timedwrlock, pthread_rwlock_t)
 
 int pthread_cond_timedwait(pthread_cond_t *restrict it, pthread_mutex_t *restrict lock,
-			   const struct timespec *restrict until)
+                           const struct timespec *restrict until)
 {
 	static int (*next)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
 	struct timespec end = real_end(until);
