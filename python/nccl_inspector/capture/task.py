@@ -29,7 +29,7 @@ from nccl_inspector.capture.exchange import read_tables, write_tables
 from nccl_inspector.capture.file_parts import Part
 from nccl_inspector.capture.pieces import Piece
 from nccl_inspector.capture.reader import Notes, Reader, connect, parquet, reason_of
-from nccl_inspector.system.atomic import replace_file
+from nccl_inspector.system.atomic import replace_path
 
 _WAIT_S = 0.2
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -37,11 +37,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 def put(path: Path, what: object) -> None:
     """Write JSON to a file of the shared directory, whole or not at all."""
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        replace_file(folder, path.name, json.dumps(what).encode(), 0o600)
-    finally:
-        os.close(folder)
+    replace_path(path, json.dumps(what).encode(), 0o600)
 
 
 def plan_path(work: Path, round_: str) -> Path:

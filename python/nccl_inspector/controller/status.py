@@ -2,7 +2,6 @@
 """The status of the controller's service, for administrators and for its own next start."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from nccl_inspector.controller.queue import STATE
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.wording import number
-from nccl_inspector.system.atomic import replace_file
+from nccl_inspector.system.atomic import replace_path
 
 FILE = "status.json"
 _BYTES_MAX = 4 << 20
@@ -63,11 +62,8 @@ def write_status(controller_dir: Path, status: ServiceStatus) -> None:
     Raises:
         OSError: it could not be written.
     """
-    fd = os.open(controller_dir / STATE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        replace_file(fd, FILE, f"{json.dumps(asdict(status))}\n".encode("ascii"), 0o640)
-    finally:
-        os.close(fd)
+    data = f"{json.dumps(asdict(status))}\n".encode("ascii")
+    replace_path(controller_dir / STATE / FILE, data, 0o640)
 
 
 def _float(value: Any) -> float | None:

@@ -32,13 +32,15 @@ def _unwritable(storage: Storage) -> str:
     problem = known(storage.problem)
     if storage.is_full:  # a check of its own: something else is to be done
         return ""
-    return f"{storage.account} cannot write into {storage.file.path}: {problem}" if problem else ""
+    return _cannot_write(storage) if problem else ""
+
+
+def _cannot_write(storage: Storage) -> str:
+    return f"{storage.account} cannot write into {storage.file.path}: {known(storage.problem)}"
 
 
 def _full(storage: Storage) -> str:
-    if not storage.is_full:
-        return ""
-    return f"{storage.account} cannot write into {storage.file.path}: {known(storage.problem)}"
+    return _cannot_write(storage) if storage.is_full else ""
 
 
 def _is_unused(facts: Facts) -> bool:
@@ -185,7 +187,7 @@ def _no_room(facts: Facts) -> str:
     spool = known(facts.spool)
     if spool.uid is None or spool.errno in (0, EACCES, EPERM):
         return ""
-    return f"{spool.account} cannot write into {spool.file.path}: {known(spool.problem)}"
+    return _cannot_write(spool)
 
 
 def _settings(facts: Facts) -> str:

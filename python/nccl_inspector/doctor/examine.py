@@ -139,10 +139,9 @@ def _read_setup(roles: Collection[Role]) -> SetUp:
     site, host = read_site(None), Host()
     todo: dict[str, tuple[str, ...]] = {}
     for role in (one for one in roles if one in SETUP_ROLES):
-        looks = look_at_setup(host, role, SETUP_ROLES[role](host, site)).looks
-        if not any(one.state is State.REFUSED for one in looks):
-            todo[role] = tuple(one.text for one in looks if one.state is State.TO_DO)
-    todo = {role: texts for role, texts in todo.items() if texts}
+        shown = look_at_setup(host, role, SETUP_ROLES[role](host, site))
+        if shown.has(State.TO_DO) and not shown.has(State.REFUSED):
+            todo[role] = tuple(one.text for one in shown.looks if one.state is State.TO_DO)
     return SetUp(DEFAULT_SITE.exists(), todo)
 
 

@@ -25,7 +25,7 @@ from nccl_inspector.doctor.facts import (
 from nccl_inspector.doctor.files import file_facts, read_bytes, read_text
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
-from nccl_inspector.settings.in_force import Note, agent_note, read_note
+from nccl_inspector.settings.in_force import Note, agent_note, read_running_note
 from nccl_inspector.slurm.command import ask
 from nccl_inspector.system.printable import printable
 
@@ -141,10 +141,9 @@ def _oldest_ended_s(path: Path) -> float | None:
 def read_running(path: Path) -> Fact[Note | None]:
     """Return what a service that runs says of itself; None: it says nothing."""
     try:
-        note = read_note(path)
+        return read_running_note(path)
     except InspectorError as err:
         return CannotTell(str(err))
-    return None if note is None or note.is_alive() is False else note
 
 
 def read_agent(config: Config) -> Agent:

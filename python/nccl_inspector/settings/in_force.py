@@ -18,13 +18,13 @@ from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config, Setting, load_settings
-from nccl_inspector.system.atomic import replace_file
+from nccl_inspector.system.atomic import replace_path
 from nccl_inspector.system.printable import printable
+from nccl_inspector.system.safe_files import NO_LINK
 
 AGENT, CONTROLLER = "agent", "controller"  # in the column `reader` of settings.tsv
 _NOTE_BYTES_MAX = 1 << 16
 _TEXT_CHARS_MAX = 1000
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # A password has no place in these settings; if somebody writes one there, nobody else sees it.
 _PASSWORD = re.compile(r"(://[^/@:]*:)[^/@]*(?=@)|(password=)[^&\s]*")
 
@@ -134,11 +134,7 @@ def write_note(path: Path, note: Note, mode: int) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        replace_file(fd, path.name, f"{json.dumps(asdict(note))}\n".encode("ascii"), mode)
-    finally:
-        os.close(fd)
+    replace_path(path, f"{json.dumps(asdict(note))}\n".encode("ascii"), mode)
 
 
 def read_note(path: Path) -> Note | None:
@@ -148,7 +144,7 @@ def read_note(path: Path) -> Note | None:
         InspectorError: it cannot be read, or is none.
     """
     try:
-        fd = os.open(path, _FLAGS)
+        fd = os.open(path, NO_LINK)
     except FileNotFoundError:
         return None
     except OSError as err:
@@ -171,13 +167,22 @@ def read_note(path: Path) -> Note | None:
         raise InspectorError(f"{path}: not what the service writes") from err
 
 
+def read_running_note(path: Path) -> Note | None:
+    """Return a note if its service runs, as far as that can be seen; None: nobody says anything.
+
+    Raises:
+        InspectorError: as of read_note().
+    """
+    note = read_note(path)
+    return None if note is None or note.is_alive() is False else note
+
+
 def running_note(path: Path) -> Note | None:
-    """Return a note if its service runs, as far as that can be seen; None: nobody says anything."""
+    """Return the same, None also for a note that cannot be read."""
     try:
-        note = read_note(path)
+        return read_running_note(path)
     except InspectorError:
         return None
-    return None if note is None or note.is_alive() is False else note
 
 
 @dataclass(frozen=True, slots=True)

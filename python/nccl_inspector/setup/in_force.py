@@ -10,8 +10,8 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
 from nccl_inspector.settings.in_force import AGENT, Note, differences, running_note
 from nccl_inspector.setup.host import Host
-from nccl_inspector.setup.journal import Journal, Key
-from nccl_inspector.setup.steps import Look, State
+from nccl_inspector.setup.journal import Journal
+from nccl_inspector.setup.steps import Look, MakesNothing, State
 
 AGENT_UNIT = "nccl-inspector-agent.service"
 CONTROLLER_UNIT = "nccl-inspector-controller.service"
@@ -36,18 +36,13 @@ def _has_read(note: Note, before: Note | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class InForceStep:
+class InForceStep(MakesNothing):
     """A service that runs with the settings of `config`; `note`: where it says with which."""
 
     unit: str
     reader: str
     note: Path
     config: Config
-
-    def makes(self, host: Host) -> tuple[Key, ...]:
-        """Return nothing."""
-        del host
-        return ()
 
     def look(self, host: Host, journal: Journal) -> Look:
         """Compare what runs with what is wanted; without systemd it is a thing to do by hand."""
@@ -124,16 +119,11 @@ class InForceStep:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerStep:
+class AnswerStep(MakesNothing):
     """The agent's metrics, at the address of the setting `listen`; `note`: the agent's."""
 
     listen: str
     note: Path
-
-    def makes(self, host: Host) -> tuple[Key, ...]:
-        """Return nothing."""
-        del host
-        return ()
 
     def look(self, host: Host, journal: Journal) -> Look:
         """Ask for them."""

@@ -368,19 +368,25 @@ class UnitStep:
             host.call([*host.systemctl, "enable", self.name])
 
 
+class MakesNothing:
+    """A step that changes no file, account or unit."""
+
+    __slots__ = ()
+
+    def makes(self, host: Host) -> tuple[Key, ...]:
+        """Return nothing."""
+        del host
+        return ()
+
+
 @dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(MakesNothing):
     """Something that only an administrator does: setup never edits slurm.conf, and restarts none of
     Slurm's daemons."""
 
     is_done: bool
     text: str
     lines: tuple[str, ...] = ()
-
-    def makes(self, host: Host) -> tuple[Key, ...]:
-        """Return nothing."""
-        del host
-        return ()
 
     def look(self, host: Host, journal: Journal) -> Look:
         """Return whether it is done, as far as that can be seen."""
@@ -394,15 +400,10 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class Obstacle:
+class Obstacle(MakesNothing):
     """Something without which a role cannot be set up."""
 
     text: str
-
-    def makes(self, host: Host) -> tuple[Key, ...]:
-        """Return nothing."""
-        del host
-        return ()
 
     def look(self, host: Host, journal: Journal) -> Look:
         """Refuse."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from nccl_inspector.analysis.history.slow_nodes import NodeScore
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.system.atomic import replace_file
+from nccl_inspector.system.atomic import replace_path
 from nccl_inspector.system.checked_json import Checks, dump
 from nccl_inspector.system.object_store import ObjectStore
 from nccl_inspector.system.safe_files import read_owners
@@ -75,11 +75,7 @@ def write_suspects(store_dir: Path, listed: SuspectList, objects: ObjectStore | 
     data = dump(
         {"format": FORMAT, "made_s": int(listed.made_s), "jobs": listed.jobs, "suspects": rows}
     )
-    fd = os.open(store_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        replace_file(fd, SUSPECTS, data + b"\n", 0o644)
-    finally:
-        os.close(fd)
+    replace_path(store_dir / SUSPECTS, data + b"\n", 0o644)
     if objects:
         objects.put(f"{NODES}/{SUSPECTS}", data + b"\n")
 

@@ -4,6 +4,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import BinaryIO
 
 
@@ -41,3 +42,16 @@ def replace_file(dir_fd: int, name: str, data: bytes, mode: int) -> None:
         file.write(data)
         file.flush()
         os.fchmod(file.fileno(), mode)
+
+
+def replace_path(path: Path, data: bytes, mode: int) -> None:
+    """Do the same for a path, in a directory of our own.
+
+    Raises:
+        OSError: its directory cannot be opened, or the write failed.
+    """
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        replace_file(fd, path.name, data, mode)
+    finally:
+        os.close(fd)
