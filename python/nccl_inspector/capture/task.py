@@ -30,9 +30,9 @@ from nccl_inspector.capture.file_parts import Part
 from nccl_inspector.capture.pieces import Piece
 from nccl_inspector.capture.reader import Notes, Reader, connect, parquet, reason_of
 from nccl_inspector.system.atomic import replace_path
+from nccl_inspector.system.clock import boot_id
 
 _WAIT_S = 0.2
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def put(path: Path, what: object) -> None:
@@ -215,10 +215,7 @@ def _own_cpu(work: Path, step: str) -> Iterator[None]:
 
 
 def _host() -> str:
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return os.uname().nodename
+    return boot_id() or os.uname().nodename
 
 
 def _hold_any(work: Path, prefix: str) -> int | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config, Setting, load_settings
 from nccl_inspector.system.atomic import replace_path
+from nccl_inspector.system.clock import boot_id
 from nccl_inspector.system.printable import printable
 from nccl_inspector.system.safe_files import NO_LINK
 
@@ -58,13 +59,9 @@ def _space() -> str:
     return " ".join(names)
 
 
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-
-
 def this_process() -> Process:
     """Return what the calling process is."""
-    return Process(os.getpid(), _start_of(os.getpid()), _boot(), _space())
+    return Process(os.getpid(), _start_of(os.getpid()), boot_id(), _space())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,7 @@ class Note:
         """
         if self.process.space == _space():
             return bool(self.process.start) and self.process.start == _start_of(self.process.pid)
-        return None if self.process.boot == _boot() else False
+        return None if self.process.boot == boot_id() else False
 
 
 def note_below(run_dir: Path) -> Path:

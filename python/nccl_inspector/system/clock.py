@@ -6,6 +6,17 @@ times that it compares are of the same source, and a test can play hours to all 
 """
 
 import time
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    """Return what this boot of the machine is known by; empty where that cannot be read."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return ""
 
 
 class Clock:

@@ -23,6 +23,7 @@ from nccl_inspector.settings.in_force import (
     this_process,
     write_note,
 )
+from nccl_inspector.system import clock
 
 DEFAULTS = parse_config("", "test")
 
@@ -124,3 +125,12 @@ def test_something_else_in_its_place_blocks_nobody_and_says_nothing(
     with pytest.raises(InspectorError, match=r"agent\.json"):
         read_note(path)
     assert running_note(path) is None
+
+
+def test_where_no_boot_has_an_id_a_service_starts_and_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "_BOOT_ID", tmp_path / "none")
+    me = this_process()
+    assert me.boot == ""
+    assert Note(me, {}).is_alive() is True
