@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from nccl_inspector.model.card import EXIT_CRITICAL
+from nccl_inspector.model.card import EXIT_CRITICAL, EXIT_WARNING
 from tests.sandbox import JOB_USER, NODES, config
 from tests.support import application_log
 from tests.support.sandbox.checks import assert_nothing_missing
@@ -139,8 +139,9 @@ def test_the_report_names_the_planted_rank_with_its_node_and_gpu(watched_job: Wa
     verdict = text.partition("VERDICT DEGRADED (straggler), ")[2]
     assert verdict, watched_job.text
     assert verdict.partition(": ")[2].startswith(f"rank {SLOW_RANK} ({node} {gpu}) is late by ")
-    # Without the late rank the same job takes a quarter of the time.
-    assert watched_job.exit_code == EXIT_CRITICAL
+    # On an idle machine the job loses three quarters of its time: critical. On one that is so busy
+    # that all ranks are slow, the same 50 ms are a smaller share.
+    assert watched_job.exit_code in (EXIT_WARNING, EXIT_CRITICAL)
     first = watched_job.card.stragglers[0]
     assert first.flagged
     assert (first.rank, first.node, first.gpu) == (f"rank {SLOW_RANK}", node, gpu)

@@ -26,6 +26,8 @@ from tests.support.fake_srun import make_srun
 from tests.support.json_lines import START_US, header, ours, text, write_job
 from tests.support.repository import PYTHON_DIR
 
+# Together they take minutes: part of the long tests, so that `make test` stays within ten.
+pytestmark = pytest.mark.long
 # One without DuckDB, which can use that of the tests.
 _SYSTEMS_PYTHON = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/bin")
 LATE_US, STEP_US = 8_000, 200_000
@@ -33,9 +35,6 @@ COMMS = [f"0xb{at}" for at in range(8)]
 # The first task that takes an item of a round dies.
 DIES = """
 import os
-
-# Together they take minutes: part of the long tests, so that `make test` stays within ten.
-pytestmark = pytest.mark.long
 real = os.open
 def open(path, *words, **more):
     fd = real(path, *words, **more)
