@@ -6,20 +6,25 @@ job, truth = make("gpu-ddp", seed=1)
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from tests.simulator import hardware, plans, truth
-from tests.simulator.endings import (
-    Deadlock,
-    Dies,
-    Ending,
-    Lost,
-    Mismatched,
-    StopsCalling,
-    TimeLimit,
+from tests.simulator.case import (
+    NOBODY,
+    SHORT,
+    Case,
+    Make,
+    Planner,
+    a_node,
+    a_rank,
+    all_of,
+    of_size,
+    ports_of,
+    who_is,
 )
+from tests.simulator.endings import TimeLimit
 from tests.simulator.faults import (
     BusyCpus,
     Fault,
@@ -33,66 +38,21 @@ from tests.simulator.faults import (
     SlowStorage,
     When,
 )
+from tests.simulator.hangs import HANGS
 from tests.simulator.hardware import Event
 from tests.simulator.job import Clock, Job
-from tests.simulator.machine import S
 from tests.simulator.making import WELL, Scenario, make_job
 from tests.simulator.plans import Chance, Sizes
 from tests.simulator.programs import MB
-from tests.simulator.running import Phases, Plan, Run
+from tests.simulator.running import Phases, Plan
 from tests.simulator.solvers import EACH_OPERATION, EACH_PHASE, EACH_STEP
-from tests.simulator.truth import Name, Truth, gpu_name, node_names, port_name, rank_names
+from tests.simulator.truth import Truth, gpu_name, node_names, port_name
 
 ALWAYS = When()
 LATE = frozenset({truth.STRAGGLER})
 SLOW = frozenset({truth.DEGRADED})
-NOBODY: frozenset[Name] = frozenset()
 
-Make = Callable[[Chance, int], Scenario]
-Planner = Callable[..., Plan]
 Fault_of = Callable[[int], Fault]
-
-
-@dataclass(frozen=True)
-class Case:
-    """`kind`: healthy, or the class of what is wrong. `fast`: part of the short run."""
-
-    name: str
-    kind: str
-    scenario: Make
-    about: str
-    fast: bool = False
-
-
-def who_is(plan: Plan, rank: int) -> tuple[frozenset[Name], frozenset[Name]]:
-    """Return a rank with its GPU, and what else it is no lie to name: its node."""
-    node, local = plan.node_names[rank // plan.machine.gpus], rank % plan.machine.gpus
-    guilty = rank_names([plan.first_rank + rank]) | {gpu_name(node, local)}
-    return guilty, node_names([node])
-
-
-def all_of(plan: Plan, node: int) -> frozenset[Name]:
-    """Return the ranks and GPUs of a node."""
-    gpus = plan.machine.gpus
-    name = plan.node_names[node]
-    ranks = rank_names(plan.first_rank + node * gpus + local for local in range(gpus))
-    return ranks | {gpu_name(name, local) for local in range(gpus)}
-
-
-def ports_of(plan: Plan, node: int) -> frozenset[Name]:
-    """Return the ports of a node."""
-    name = plan.node_names[node]
-    return frozenset(port_name(name, nic) for nic in range(plan.machine.nics))
-
-
-def a_rank(chance: Chance, plan: Plan) -> int:
-    """Return any rank."""
-    return int(chance.integers(plan.machine.ranks))
-
-
-def a_node(chance: Chance, plan: Plan) -> int:
-    """Return any node."""
-    return int(chance.integers(plan.machine.nodes))
 
 
 # Healthy jobs, and what they may look like.
@@ -125,11 +85,6 @@ def with_noise(planner: Planner, **changes: float) -> Planner:
         return replace(found, noise=replace(found.noise, **changes))
 
     return plan
-
-
-def of_size(planner: Planner, **sizes: object) -> Planner:
-    """Return plans of another size."""
-    return lambda chance, seed: planner(chance, seed, Sizes(**sizes))  # type: ignore[arg-type]
 
 
 def few(ranks: int, nodes: int = 1) -> Planner:
@@ -540,122 +495,9 @@ def storage(when: When) -> Make:
     return scenario
 
 
-# Hangs and deaths.
-
-
-def hang(
-    planner: Planner, ending: Callable[[Chance, int], Ending], count: int = 1,
-    statuses: frozenset[str] = frozenset({truth.HUNG}), offset_s: float = 0.0,
-) -> Make:  # fmt: skip
-    """Return jobs that hang because of some ranks."""
-
-    def scenario(chance: Chance, seed: int) -> Scenario:
-        plan = planner(chance, seed)
-        first = a_rank(chance, plan)
-        ranks = sorted({first, *(int(one) for one in chance.choice(plan.machine.ranks, count - 1))})
-        guilty, related = NOBODY, NOBODY
-        for rank in ranks:
-            mine, near = who_is(plan, rank)
-            guilty, related = guilty | mine, related | near
-        made = ending(chance, first)
-        if isinstance(made, Deadlock):
-            made = replace(made, ranks=tuple(ranks))
-        clocks = {}
-        if offset_s:
-            clocks[plan.node_names[a_node(chance, plan)]] = Clock(int(offset_s * 1e9))
-        return Scenario(plan, (), 0.0, frozenset(), statuses, guilty, related,
-                        ending=lambda _: made, clocks=clocks)  # fmt: skip
-
-    return scenario
-
-
-def lost_path(chance: Chance, seed: int) -> Scenario:
-    """Return a job in which all wait in one collective, of which no rank is the cause."""
-    plan = replicas(chance, seed)
-    ending = Lost(_place(chance), float(chance.uniform(500, 1500)))
-    return Scenario(plan, statuses=frozenset({truth.HUNG}), nameable=False,
-                    ending=lambda _: ending)  # fmt: skip
-
-
-def all_stop(chance: Chance, seed: int) -> Scenario:
-    """Return a job all of whose ranks stop calling in front of the same operation."""
-    plan = of_size(plans.tensor_data, **_SHORT)(chance, seed)
-    state = "TIMEOUT" if chance.random() < 0.5 else "CANCELLED"
-    ranks = tuple(range(plan.machine.ranks))
-    ending = StopsCalling(_place(chance), float(chance.uniform(500, 1500)), state, ranks=ranks)
-    return Scenario(plan, statuses=frozenset({truth.CANNOT_TELL}), nameable=False,
-                    ending=lambda _: ending)  # fmt: skip
-
-
-def lost_gpu(chance: Chance, seed: int) -> Scenario:
-    """Return a job whose GPU falls off its bus: its process dies, and the kernel says XID 79."""
-    made = hang(of_size(plans.tensor_data, **_SHORT), dies, statuses=_DEAD)(chance, seed)
-    assert made.ending is not None
-    ending = made.ending(None)  # type: ignore[arg-type]  # it does not look at the run
-    assert isinstance(ending, Dies)
-    node, local = divmod(ending.rank, made.plan.machine.gpus)
-
-    def events(done: Run) -> tuple[Event, ...]:
-        died_s = float(done.world.death[ending.rank]) / S
-        return (Event(node, "xid", f"GPU{local}", "xid", 79, died_s),)
-
-    made.counted_when, made.counters = events, True
-    return made
-
-
-def _place(chance: Chance) -> float:
-    return float(chance.uniform(0.2, 0.9))
-
-
-def stops(chance: Chance, rank: int) -> Ending:
-    """Let a rank call nothing any more."""
-    aborts = bool(chance.random() < 0.3)
-    return StopsCalling(
-        _place(chance), float(chance.uniform(500, 1500)), "FAILED" if aborts else "CANCELLED",
-        aborts, ranks=(rank,), item=int(chance.integers(2, 16)),
-    )  # fmt: skip
-
-
-def dies(chance: Chance, rank: int) -> Ending:
-    """Let a rank be killed."""
-    return Dies(_place(chance), float(chance.uniform(5, 90)), "FAILED", rank=rank)
-
-
-def stops_briefly(chance: Chance, rank: int) -> Ending:
-    """Let a rank call nothing any more, until the others' watchdog gives up after 5 s to 2 min."""
-    return StopsCalling(
-        _place(chance), float(chance.uniform(5, 120)), "FAILED", ranks=(rank,),
-        item=int(chance.integers(2, 16)),
-    )  # fmt: skip
-
-
-def dies_at_once(chance: Chance, rank: int) -> Ending:
-    """Let a rank be killed, and srun end the others at once."""
-    return Dies(_place(chance), float(chance.uniform(0.2, 2.0)), "FAILED", rank=rank)
-
-
-def mismatches(chance: Chance, rank: int) -> Ending:
-    """Let a rank call something else than the others."""
-    return Mismatched(_place(chance), float(chance.uniform(500, 1500)), rank=rank)
-
-
-def deadlocks(chance: Chance, rank: int) -> Ending:
-    """Let two ranks call in another order."""
-    return Deadlock(_place(chance), float(chance.uniform(500, 1500)), ranks=(rank,))
-
-
-def replicas(chance: Chance, seed: int) -> Plan:
-    """Return a training that sums its gradients at the end of a step, over replicas."""
-    found = plans.tensor_data(chance, seed, Sizes(wall_s=(500.0, 1200.0)))
-    program = replace(found.program(), overlap=False, distributed=False)  # type: ignore[call-arg]
-    return replace(found, program=lambda: replace(program))
-
-
-_SHORT = {"wall_s": (500.0, 1200.0)}
 _SECOND_HALF, _LAST_THIRD = When(0.5, 1.0), When(0.67, 1.0)
 _A_WHILE, _NOW_AND_THEN = When(0.4, 0.6), When(on_share=0.3)
 _TENTH = When(every=10)
-_DEAD = frozenset({truth.CRASHED})
 
 _HEALTHY = (
     Case("healthy-ddp", "healthy", healthy(plans.ddp), "data parallel", True),
@@ -716,12 +558,12 @@ _HEALTHY = (
     Case("healthy-xid", "healthy", herring("xid"), "a GPU has an XID 63, nothing is slow"),
     Case("healthy-old-nccl", "healthy", old_nccl(healthy(plans.tensor_data), 4),
          "the profiler's interface is version 4"),
-    Case("healthy-time-limit", "healthy", time_limit(of_size(plans.ddp, **_SHORT), 0),
+    Case("healthy-time-limit", "healthy", time_limit(of_size(plans.ddp, **SHORT), 0),
          "ended by its time limit"),
-    Case("healthy-kill-wait", "healthy", time_limit(of_size(plans.tensor_data, **_SHORT), 2),
+    Case("healthy-kill-wait", "healthy", time_limit(of_size(plans.tensor_data, **SHORT), 2),
          "time limit; two ranks take KillWait of 25 s", True),
     Case("healthy-limit-clock", "healthy",
-         time_limit(of_size(plans.ddp, **_SHORT), 1, offset_s=30.0),
+         time_limit(of_size(plans.ddp, **SHORT), 1, offset_s=30.0),
          "time limit, and a clock is 30 s off"),
 )  # fmt: skip
 _HEALTHY_SOLVERS = (
@@ -840,34 +682,7 @@ _PATHS = (
     Case("storage-stall", "outside", storage(When(0.5, 0.65)), "all wait for storage for a while"),
     Case("storage-outage", "outside", storage(When(0.5, 0.51)), "all stand still for a minute"),
 )  # fmt: skip
-_HANGS = (
-    Case("hang-ddp", "hang", hang(of_size(plans.ddp, **_SHORT), stops), "a rank stops", True),
-    Case("hang-tp-dp", "hang", hang(of_size(plans.tensor_data, **_SHORT), stops), "a rank stops"),
-    Case("hang-pp", "hang", hang(of_size(plans.pipeline, **_SHORT), stops), "a rank stops"),
-    Case("hang-fsdp", "hang", hang(of_size(plans.fsdp, **_SHORT), stops), "a rank stops"),
-    Case("hang-clock-30s", "hang", hang(replicas, stops, offset_s=30.0),
-         "a rank stops, and a clock is 30 s off"),
-    Case("hang-dies", "hang", hang(of_size(plans.ddp, **_SHORT), dies, statuses=_DEAD),
-         "a process is killed", True),
-    Case("hang-dies-tp-dp", "hang", hang(of_size(plans.tensor_data, **_SHORT), dies, 1, _DEAD),
-         "a process is killed"),
-    Case("hang-brief-ddp", "hang", hang(of_size(plans.ddp, **_SHORT), stops_briefly),
-         "a rank stops, and the others give up soon", True),
-    Case("hang-brief-pp", "hang", hang(of_size(plans.pipeline, **_SHORT), stops_briefly),
-         "a rank stops, and the others give up soon"),
-    Case("hang-crash-ddp", "hang", hang(of_size(plans.ddp, **_SHORT), dies_at_once, 1, _DEAD),
-         "a rank dies, and srun ends the others", True),
-    Case("hang-crash-fsdp", "hang", hang(of_size(plans.fsdp, **_SHORT), dies_at_once, 1, _DEAD),
-         "a rank dies, and srun ends the others"),
-    Case("hang-crash-pp", "hang", hang(of_size(plans.pipeline, **_SHORT), dies_at_once, 1, _DEAD),
-         "a rank dies, and srun ends the others"),
-    Case("hang-mismatch", "hang", hang(replicas, mismatches), "a rank calls something else"),
-    Case("hang-deadlock", "hang", hang(replicas, deadlocks, 2), "two ranks call in another order"),
-    Case("hang-network", "hang", lost_path, "a transfer never ends"),
-    Case("hang-outside", "hang", all_stop, "all ranks stop in front of the same operation"),
-    Case("hang-xid", "hang", lost_gpu, "a GPU falls off its bus"),
-)  # fmt: skip
-CASES = (*_HEALTHY, *_HEALTHY_SOLVERS, *_STRAGGLERS, *_PATHS, *_HANGS)
+CASES = (*_HEALTHY, *_HEALTHY_SOLVERS, *_STRAGGLERS, *_PATHS, *HANGS)
 
 
 def case_of(name: str) -> Case:

@@ -27,13 +27,15 @@ class Scene(NamedTuple):
 class Ending(ABC):
     """`place`: in which share of the steps it begins. `after_s`: until the job is ended then.
 
-    `state`: Slurm's word. `aborts`: NCCL's watchdog ends the processes by themselves.
+    `state`: Slurm's word. `aborts`: NCCL's watchdog ends the processes by themselves. `spread_s`:
+    from the first of them to the last, which is one that stopped calling.
     """
 
     place: float = 0.6
     after_s: float = 900.0
     state: str = "CANCELLED"
     aborts: bool = False
+    spread_s: float = 0.0
 
     def begin_step(self, world: World, program: Program, step: int, steps: int) -> None:
         """Begin if it is time."""
@@ -48,7 +50,7 @@ class Ending(ABC):
         """Tell when each process ended, and how."""
         chance = np.random.default_rng((world.seed, 40))
         stuck = _last_sign(world)
-        gone = stuck + self.after_s * S + chance.uniform(0, 1.5, world.n) * S
+        gone = stuck + self.after_s * S + chance.uniform(0, 1.5 + self.spread_s, world.n) * S
         dead = np.isfinite(world.death)
         done.killed = np.where(dead, world.death, gone)
         word = "exited" if self.aborts else "killed"
@@ -81,6 +83,12 @@ class StopsCalling(Ending):
             world.host[list(self.ranks)] = NEVER_NS
 
         scene.world.tampers[self.item] = stop
+
+    def finish(self, world: World, done: "Run") -> None:
+        """End those that stopped as the last."""
+        super().finish(world, done)
+        if self.spread_s:
+            done.killed[list(self.ranks)] = done.killed.max()
 
 
 @dataclass(frozen=True)
