@@ -410,6 +410,7 @@ class Hang:
     not_measured: tuple[str, ...] = ()  # not known whether these called it
     confirmed: bool = True  # False: it might have ended, had the job gone on
     last: tuple[LastCall, ...] = ()  # of the roots
+    behind: tuple[str, ...] = ()  # in other operations, and wait for nobody but the roots
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,11 @@ _TIME_NS = 2 * MS  # of every operation that ended
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a rank; `group` None: the host waits until all that it called is over."""
+    """One call of a rank; `group` None: the host waits until all that it called is over.
+
+    `kernel`: calls of a rank with the same number are between ncclGroupStart and ncclGroupEnd, so
+    that none is over before all are.
+    """
 
     group: Group | None
     func: str = ""
@@ -41,6 +45,7 @@ class Call:
     peer: int = -1  # rank of the job
     stream: str = "compute"
     needs: tuple[int, ...] = ()  # calls of the same rank, by number
+    kernel: int | None = None
 
 
 SYNC = Call(None)
@@ -53,6 +58,7 @@ class _Rank:
     stuck_stream: int | None = None  # this call is made, and its kernel never begins
     called: int = 0
     begun: set[int] = field(default_factory=set)
+    met: set[int] = field(default_factory=set)  # all that belong to it have begun
     over: set[int] = field(default_factory=set)
     round_of: dict[int, int] = field(default_factory=dict)
 
@@ -82,7 +88,17 @@ class Standstill:
                     moved = True
             for key in [key for key, who in waiting.items() if self._is_full(who)]:
                 for number, call in waiting.pop(key):
-                    self.ranks[number].over.add(call)
+                    self._end(self.ranks[number], call)
+
+    def _end(self, rank: _Rank, call: int) -> None:
+        rank.met.add(call)
+        kernel = rank.calls[call].kernel
+        if kernel is None:
+            rank.over.add(call)
+            return
+        same = {number for number, one in enumerate(rank.calls) if one.kernel == kernel}
+        if same <= rank.met:
+            rank.over |= same
 
     def _is_full(self, who: Sequence[tuple[int, int]]) -> bool:
         call = self.ranks[who[0][0]].calls[who[0][1]]

@@ -83,6 +83,53 @@ def pipelined(tp: int = 2, dp: int = 2, pp: int = 2) -> Programs:
     return parallel_programs(Model(tp, dp, pp), steps=4)
 
 
+def grouped_ring(ranks: int = 8, width: int = 4) -> Programs:
+    """Return rings of context, each hop a group of a Send and a Recv, and replicas of the rings."""
+    world = Group(8, "dp", tuple(range(ranks)))
+    found: Programs = []
+    for rank in range(ranks):
+        first = rank // width * width
+        around = Group(100 + first, "cp", tuple(range(first, first + width)))
+        after, before = (first + (rank - first + step) % width for step in (1, -1))
+        program: list[Call] = []
+        for _ in range(4):
+            needs: tuple[int, ...] = ()
+            for _ in range(width - 1):
+                at = len(program)
+                program += [
+                    Call(around, "Send", 1 << 20, after, "to", needs, kernel=at),
+                    Call(around, "Recv", 1 << 20, before, "from", needs, kernel=at),
+                ]
+                needs = (at, at + 1)
+            program += [Call(world, "AllReduce", 1 << 26, needs=needs), SYNC]
+        found.append(program)
+    return found
+
+
+def experts(ranks: int = 8, width: int = 4) -> Programs:
+    """Return layers of experts: each rank of a few sends to all of them, in one group of calls."""
+    world = Group(8, "dp", tuple(range(ranks)))
+    found: Programs = []
+    for rank in range(ranks):
+        first = rank // width * width
+        several = Group(100 + first, "ep", tuple(range(first, first + width)))
+        others = [one for one in several.members if one != rank]
+        program: list[Call] = []
+        for _ in range(4):
+            needs: tuple[int, ...] = ()
+            for _ in range(4):
+                at = len(program)
+                program += [
+                    Call(several, func, 1 << 18, peer, f"{func} {peer}", needs, kernel=at)
+                    for peer in others
+                    for func in ("Send", "Recv")
+                ]
+                needs = tuple(range(at, len(program)))
+            program += [Call(world, "AllReduce", 1 << 26, needs=needs), SYNC]
+        found.append(program)
+    return found
+
+
 PROGRAMS: Mapping[str, Callable[[], Programs]] = {
     "2 ranks": lambda: data_parallel(2),
     "data parallel": data_parallel,
@@ -92,6 +139,14 @@ PROGRAMS: Mapping[str, Callable[[], Programs]] = {
     "tensor and data parallel": lambda: pipelined(4, 2, 1),
     "pipeline": pipelined,
     "long pipeline": lambda: pipelined(1, 2, 4),
+    "rings of groups": grouped_ring,
+    "experts": experts,
+}
+LARGE: Mapping[str, Callable[[], Programs]] = {
+    "256 ranks": lambda: data_parallel(256),
+    "256 ranks in three dimensions": lambda: pipelined(8, 8, 4),
+    "64 ranks of experts": lambda: experts(64, 8),
+    "a ring of 32": lambda: grouped_ring(64, 32),
 }
 
 
@@ -117,7 +172,11 @@ def stops_of(programs: Programs, culprits: Sequence[int], seed: int) -> dict[int
     found = {}
     for rank in culprits:
         program = programs[rank]
-        calls = [n for n in range(len(program) // 2, len(program)) if program[n].group]
+        calls = [
+            n
+            for n in range(len(program) // 2, len(program))
+            if program[n].group and program[n].kernel in (None, n)  # a group as a whole, or not
+        ]
         found[rank] = chance.choice(calls)
     return found
 

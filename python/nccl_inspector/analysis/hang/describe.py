@@ -100,10 +100,11 @@ def _waiters(hang: Hang) -> int:
 
 
 def _others_wait(hang: Hang, operation: str) -> str:
-    count = _waiters(hang)
+    count = _waiters(hang) or len(hang.behind)
     if not count:
         return f"nobody is in {operation} yet"
-    return f"{count:,} {'other waits' if count == 1 else 'others wait'} in {operation}"
+    where = operation if _waiters(hang) else "other operations"
+    return f"{count:,} {'other waits' if count == 1 else 'others wait'} in {where}"
 
 
 def _time(at_s: float | None) -> str:
@@ -122,11 +123,12 @@ def _until(job: HungJob) -> str:
 
 def _waited(hang: Hang, operation: str, job: HungJob) -> str:
     """Return how many ranks waited in an operation, for how long, and until when."""
-    count = _waiters(hang)
+    count = _waiters(hang) or len(hang.behind)
     if not count:
         return f"nobody was in {operation} yet"
     ranks = f"{count:,} other {'rank' if count == 1 else 'ranks'}"
-    return f"{ranks} waited {elapsed(hang.age_s)} in {operation}{_until(job)}"
+    where = operation if _waiters(hang) else "other operations"
+    return f"{ranks} waited {elapsed(hang.age_s)} in {where}{_until(job)}"
 
 
 def _stopped(who: str, hang: Hang, job: HungJob) -> str:
@@ -147,16 +149,19 @@ def _crashed(who: str, many: bool, hang: Hang, job: HungJob) -> str:
         did = f"{'were' if many else 'was'} killed ({why})"
     if last is None or last.since_s is None:
         return f"{who} {did}; {_others_waited(hang, _operation(hang, job))}"
-    at = f"{did} at about {_time(last.since_s)}, after {_call(last, job)}"
+    mine = last.communicator == hang.communicator
+    ahead = "calling " if mine and last.op_index >= hang.op_index else ""
+    at = f"{did} at about {_time(last.since_s)}, after {ahead}{_call(last, job)}"
     return f"{who} {at}; {_others_waited(hang, _briefly(hang, last, job))}"
 
 
 def _others_waited(hang: Hang, operation: str) -> str:
-    count = _waiters(hang)
+    count = _waiters(hang) or len(hang.behind)
     if not count:
         return f"nobody was in {operation} yet"
     ranks = f"{count:,} other {'rank' if count == 1 else 'ranks'}"
-    return f"{ranks} waited for {'it' if len(_who(hang)) == 1 else 'them'} in {operation}"
+    where = f" in {operation}" if _waiters(hang) else ""
+    return f"{ranks} waited for {'it' if len(_who(hang)) == 1 else 'them'}{where}"
 
 
 def _in_orders(hang: Hang, job: HungJob) -> str:
@@ -277,7 +282,7 @@ def _finding(hang: Hang, behind: Sequence[Hang], job: HungJob) -> Finding:
     if hang.verdict == STOPPED and hang.age_s < GIVEN_UP_S:
         confidence = LOW
     since_s, comm = hang.since_s, job.comm(hang.communicator)
-    waiting = dict.fromkeys(name for one in (hang, *behind) for name in one.waiting)
+    waiting = dict.fromkeys(name for one in (hang, *behind) for name in (*one.waiting, *one.behind))
     victims = [name for name in waiting if name not in who]
     more = len(victims) - _waiters(hang)
     behind_it = f", and {more:,} more behind it" if more > 0 and hang.waiting and who else ""

@@ -48,6 +48,7 @@ from nccl_inspector.model.process import (
     COMM_FOLDED,
     FUNCS,
     KILLED,
+    OPERATIONS_MAX,
     RUNNING,
     Comm,
     Operation,
@@ -68,7 +69,7 @@ LIFE_TIMES, UNHEARD_TIMES = 20, 3
 
 def _verdict(graph: WaitGraph, place: OpPlace, picture: Picture, roots: Sequence[int]) -> str:
     ends = graph.ends.get(place, frozenset())
-    knots = [end for end in ends if len(end) > 1]
+    knots = [end for end in ends if len(end) > 1 and not graph.all_came(end)]
     if picture.mismatched:
         return MISMATCHED
     if any(place in knot and not graph.stopped_in(knot) for knot in knots):
@@ -83,10 +84,12 @@ def _verdict(graph: WaitGraph, place: OpPlace, picture: Picture, roots: Sequence
         return DEAD
     if set(picture.absent) & set(roots):
         return DIVERGENT
-    if picture.absent or picture.queued or picture.dead:
+    if picture.late:
         return BLOCKED
     if picture.not_measured:
         return NOT_MEASURED
+    if place not in graph.origins(place):  # its group holds it
+        return BLOCKED
     return graph.stuck(graph.waits[place])[0]
 
 
@@ -115,7 +118,10 @@ def _called_last(process: Process, hung_id: int) -> tuple[Comm, int, int, int] |
         if mine:
             last = max(mine, key=lambda one: one.index)
             at_ns = max(process.facts.beat_ns - last.age_ns, comm.last_progress_ns)
-            found.append((at_ns, last.index, comm, last.func))
+            # Of many in flight only the first ones are kept.
+            is_last = last.index == comm.enqueued or len(process.operations) < OPERATIONS_MAX
+            index, func = (last.index, last.func) if is_last else (comm.enqueued, 0)
+            found.append((at_ns, index, comm, func))
         elif comm.last_progress_ns:
             func = next(
                 (key.func for key in process.keys
@@ -217,6 +223,7 @@ def _hang(graph: WaitGraph, wait: Wait, job: _AtEnd, look: Look) -> Hang:
         ),
         confirmed=_is_confirmed(verdict, wait, job.ending) and not look.lived_on,
         last=tuple(_last_calls(roots, job, wait.meeting.id, verdict)),
+        behind=named(sorted(graph.waiting_for(roots) - {*wait.begun()})),
     )
     stopped = look.least_s < SUSPECT_S and not _lived_on(hang, wait, job)
     if job.ending.has_failed and verdict in (DIVERGENT, BLOCKED) and roots and stopped:
@@ -242,11 +249,15 @@ def _anchors(meeting: Meeting, still: bool, look: Look) -> bool:
 
 
 def _worst(waits: Sequence[Wait], graph: WaitGraph) -> Wait:
-    """Return the wait that stands for all: a collective first, then one with a root, the oldest."""
+    """Return the wait that stands for all.
 
-    def order(wait: Wait) -> tuple[bool, bool, int]:
-        reached = bool(graph.roots(wait.place))
-        return wait.place.pair is None, reached, wait.age_ns
+    A collective comes first, then one with a root, one to which the root has not come, the oldest.
+    """
+
+    def order(wait: Wait) -> tuple[bool, bool, bool, int]:
+        roots = graph.roots(wait.place)
+        lacks = not set(graph.pictures[wait.place].late).isdisjoint(roots)
+        return wait.place.pair is None, bool(roots), lacks, wait.age_ns
 
     return max(waits, key=order)
 
@@ -333,7 +344,8 @@ def _have_crashed(graph: WaitGraph, wait: Wait, job: _AtEnd) -> bool:
     Nearly all others wait for them, over all communicators. They are fewer than those that wait,
     and they are one process, or all on one node. At any moment of a healthy job, all may be waiting
     for a rank that is always late. So either this wait is longer than those before, or the others
-    waited for these ranks in a small share of the job's time.
+    waited for these ranks in a small share of the job's time. Of ranks that are all in the same
+    operation, it is not known which one crashed.
     """
     roots = graph.roots(wait.place)
     waiting = graph.waiting_for(roots)
@@ -344,6 +356,8 @@ def _have_crashed(graph: WaitGraph, wait: Wait, job: _AtEnd) -> bool:
     } - set(roots)
     nodes = {job.processes[who].facts.node for who in roots}
     if not roots or len(nodes) > 1 or len(roots) > len(waiting):
+        return False
+    if any(graph.all_came(end) for end in graph.ends.get(wait.place, ())):
         return False
     if len(waiting) < _ALL_SHARE * len(others):
         return False

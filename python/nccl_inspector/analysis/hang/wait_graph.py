@@ -10,10 +10,10 @@ from nccl_inspector.analysis.claims import Run
 from nccl_inspector.analysis.hang.arrival import Arrival, Meeting, OpPlace, Seat
 from nccl_inspector.analysis.hang.ending import BEATS_APART_S
 from nccl_inspector.analysis.hang.stuck_peer import CREDIT, GPU, find_stuck_peer
-from nccl_inspector.analysis.hang.suspect_age import SUSPECT_S
+from nccl_inspector.analysis.hang.suspect_age import GIVEN_UP_S, SUSPECT_S, is_unusual
 from nccl_inspector.analysis.hang.wait_for import End, find_ends, successors
 from nccl_inspector.model.card import NETWORK, TRANSPORT
-from nccl_inspector.model.process import FUNCS, Operation
+from nccl_inspector.model.process import FUNCS, Operation, Process
 
 FOLLOWED = 0.5  # share of the suspect age; the operation that blocks others began before them
 
@@ -56,10 +56,14 @@ class Picture:
     unknown: tuple[int, ...]  # silent for a time, so their counts do not compare
 
     @property
+    def late(self) -> tuple[int, ...]:
+        """The processes that the others wait for."""
+        return (*self.dead, *self.absent, *self.queued)
+
+    @property
     def not_measured(self) -> bool:
         """Whether some processes may not have come, and all known ones have."""
-        late = self.absent or self.queued or self.dead or self.mismatched
-        return bool(self.missing or self.unknown) and not late
+        return bool(self.missing or self.unknown) and not (self.late or self.mismatched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +99,19 @@ def _find_mismatched(wait: Wait) -> tuple[int, ...]:
     return tuple(sorted(who for found in odd for who in found))
 
 
+def _waits_long(process: Process) -> bool:
+    """Tell whether a process has been in an operation for unusually long; it may have given up."""
+    return any(
+        one.started and one.age_ns > GIVEN_UP_S * 1e9 and is_unusual(one, process)
+        for one in process.operations
+    )
+
+
 def _look(wait: Wait, signs: Signs) -> Picture:
     """Return who has come to an operation and who has not.
 
-    Who is in it and died before the others only gave up first, if another process has not come.
+    Who is in it and died before the others only gave up first, if another process has not come. So
+    did who was in another operation for long: it still waits there, as far as this graph goes.
     """
     found: dict[str, list[int]] = defaultdict(list)
     gave_up: list[int] = []
@@ -109,7 +122,7 @@ def _look(wait: Wait, signs: Signs) -> Picture:
         dead = signs.is_dead(seat.who, since_ns)
         if dead and operation is not None and operation.started:
             gave_up.append(seat.who)
-        elif dead and arrival is not Arrival.STARTED:
+        elif dead and arrival is not Arrival.STARTED and not _waits_long(seat.process):
             found["dead"].append(seat.who)
         elif arrival is Arrival.ABSENT:
             found["absent"].append(seat.who)
@@ -131,6 +144,8 @@ def _look(wait: Wait, signs: Signs) -> Picture:
 
 def _waited_in(seat: Seat, least_s: float) -> Iterator[Operation]:
     """Yield the operations that a rank is in: its first collective, and every Send and Recv."""
+    if _waits_long(seat.process):  # it may have given up long before the last of the job
+        least_s = min(least_s, GIVEN_UP_S)
     begun = [one for one in seat.operations if one.started and one.age_ns >= least_s * 1e9]
     yield from (one for one in begun if one.peer >= 0)
     yield from [one for one in begun if one.peer < 0][:1]
@@ -144,6 +159,14 @@ def find_waits(meeting: Meeting, least_s: float = FOLLOWED * SUSPECT_S) -> Itera
             places[meeting.place_of(seat, operation)].append((seat, operation))
     for place, seats in places.items():
         yield Wait(meeting, place, tuple(seats))
+
+
+def _over(wait: Wait) -> list[Seat]:
+    """Return the other end of a Send or Recv if it is over there, so that only a group holds it."""
+    if wait.place.pair is None:
+        return []
+    seats = wait.meeting.expected_seats(wait.place)
+    return [seat for seat in seats if wait.meeting.operation_at(seat, wait.place) is None]
 
 
 class WaitGraph:
@@ -188,10 +211,53 @@ class WaitGraph:
             # A dead process waits for nobody, whatever it was in.
             edges += [(who, place) for who in wait.begun() if who not in picture.dead]
             if not picture.mismatched:
-                late = (*picture.dead, *picture.absent, *picture.queued)
-                edges += [(place, who) for who in late]
+                edges += [(place, who) for who in picture.late]
+        edges += self._held_by_their_groups()
         self.ends = find_ends(successors(edges))
         self._blamed: dict[End[_Node], set[int]] = {}  # cached: many paths have the same end
+
+    def _held_by_their_groups(self) -> Iterator[tuple[_Node, _Node]]:
+        """Yield edges from Sends and Recvs to which both have come to the processes in them.
+
+        Sends and Recvs between ncclGroupStart and ncclGroupEnd are one kernel on each rank: none is
+        over before all are, so that one without a peer holds the others, and those of their peers.
+        NCCL runs one group of a communicator at a time. So what a rank is in at once is one group.
+        """
+        groups: dict[tuple[int, int], list[OpPlace]] = defaultdict(list)
+        for place, wait in self.waits.items():
+            if place.pair:
+                for who in wait.begun():
+                    groups[place.comm_id, who].append(place)
+        held: set[OpPlace] = set()
+        reached = [place for place in self.waits if place.pair and self.pictures[place].late]
+        while reached:
+            place = reached.pop()
+            for who in self.waits[place].begun():
+                found = {*groups[place.comm_id, who]} - held
+                held |= found
+                reached += found
+        for place, wait in self.waits.items():
+            picture = self.pictures[place]
+            if picture.late or picture.mismatched or picture.missing or picture.unknown:
+                continue
+            over = _over(wait)
+            for who in wait.begun():
+                if place in held or (over and len(groups[place.comm_id, who]) > 1):
+                    yield place, who
+            # Who fell silent before the wait began may have died with the last bytes.
+            silent = (seat.who for seat in over if seat.process.facts.beat_ns < wait.since_ns)
+            yield from ((place, who) for who in silent)
+
+    def origins(self, place: OpPlace) -> frozenset[_Node]:
+        """Return the nodes at which the paths from an operation end; it may be one of them."""
+        ends = self.ends.get(place, frozenset())
+        return frozenset(node for end in ends for node in end) or frozenset({place})
+
+    def all_came(self, end: End[_Node]) -> bool:
+        """Tell whether a path ends at operations to which all have come."""
+        places = [node for node in end if isinstance(node, OpPlace)]
+        pictures = [self.pictures[place] for place in places]
+        return bool(places) and not any(one.late or one.mismatched for one in pictures)
 
     def roots(self, place: OpPlace) -> tuple[int, ...]:
         """Return the processes at which the paths from an operation end.
@@ -214,7 +280,7 @@ class WaitGraph:
 
     def _find_blamed(self, end: End[_Node]) -> set[int]:
         if len(end) > 1:
-            return self._of_knot(end)
+            return set() if self.all_came(end) else self._of_knot(end)
         (node,) = end
         if isinstance(node, int):
             return {node}
