@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that hang or crash on the cluster, ended in the ways in which jobs end: what is said first.
+
+Rank 2 is the one behind it in each of them.
+"""
+
+import json
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from nccl_inspector.model.card import CRASHED, EXIT_CRITICAL, EXIT_WARNING, HUNG, PERHAPS_HUNG
+from tests.sandbox import Cluster, wait_until
+from tests.support.sandbox import jobs
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+RANKS = 4
+WHERE = ("-N2", "--ntasks-per-node=2", "--gpus-per-task=1", "--mem=400")
+WORDS = ("--ops", "allreduce,allgather", "--sizes", "64K", "--comms", "world", "--steps", "100000")
+STOPS = ("--hang", "2:40")
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a job of the stand-in `words` ends. `srun`: its options. `sends`: a signal to rank 2.
+
+    `left`: the job is cancelled `cancelled_s` after only so many tasks are left; 0: by nobody.
+    """
+
+    words: tuple[str, ...]
+    srun: tuple[str, ...] = ("--kill-on-bad-exit=1",)
+    sends: signal.Signals | None = None
+    left: int = 0
+    cancelled_s: float = 1.0
+    limit: str = ""
+    says: tuple[str, ...] = (HUNG,)
+
+
+WAYS = {
+    # The first one takes longest. It has two nodes of its own, and the others follow each other.
+    "hang, time limit": Way((*STOPS, "--timeout", "0"), limit="--time=1", says=(PERHAPS_HUNG,)),
+    "hang, watchdog, kill-on-bad-exit": Way((*STOPS, "--timeout", "8")),
+    "hang, watchdog, the culprit lives on until it is cancelled": Way(
+        (*STOPS, "--timeout", "8"), ("--kill-on-bad-exit=0", "--wait=0"),
+        left=1, says=(HUNG, PERHAPS_HUNG),
+    ),
+    "kill -9": Way(("--timeout", "0", "--deaf"), sends=signal.SIGKILL, says=(CRASHED,)),
+    "segmentation fault": Way(("--timeout", "0", "--deaf"), sends=signal.SIGSEGV, says=(CRASHED,)),
+    "abort": Way(("--timeout", "0", "--deaf"), sends=signal.SIGABRT, says=(CRASHED,)),
+    "kill -9, and the others wait until it is cancelled": Way(
+        ("--timeout", "0", "--deaf"), ("--kill-on-bad-exit=0", "--wait=0"), signal.SIGKILL,
+        left=3, cancelled_s=65, says=(CRASHED,),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Told:
+    """The report of a job that has ended: as JSON, as text, and its exit status."""
+
+    report: Any
+    text: str
+    exit_code: int
+
+    def accused(self) -> set[str]:
+        """The ranks, nodes and GPUs in findings that are more than information."""
+        return {
+            one["name"]
+            for finding in self.report["findings"]
+            if finding["severity"] != "I"
+            for one in finding["entities"]
+            if one["kind"] in ("rank", "node", "gpu")
+        }
+
+
+def _send(cluster: Cluster, job_id: int, number: signal.Signals) -> None:
+    (task,) = (
+        one for one in jobs.tasks_of(cluster, job_id) if b"SLURM_PROCID=2" in jobs.environment(one)
+    )
+    task.send(number)
+
+
+def _end(cluster: Cluster, way: Way, job_id: int) -> Told:
+    if way.sends is not None:
+        jobs.wait_for_operations(cluster, job_id, RANKS, 40)
+        _send(cluster, job_id, way.sends)
+    if way.left:
+        wait_until(
+            lambda: len(jobs.tasks_of(cluster, job_id)) == way.left,
+            60,
+            f"{way.left} tasks are left",
+        )
+        time.sleep(way.cancelled_s)  # so long they wait
+        cluster.run_as("root", ["scancel", str(job_id)])
+    jobs.finish(cluster, job_id, 200)
+    said, text = cluster.report(job_id, "--json"), cluster.report(job_id)
+    return Told(json.loads(said.stdout), text.stdout, text.returncode)
+
+
+@pytest.fixture(scope="module")
+def told(shared_cluster: Cluster) -> Mapping[str, Told]:
+    """All jobs, run to their ends."""
+    cluster = shared_cluster
+    cluster.reset()
+    found = {}
+    try:
+        ids = {
+            name: jobs.submit(
+                cluster, "--nccl-inspector=report", *WHERE, *([way.limit] if way.limit else []),
+                script=f"srun {' '.join(way.srun)} {jobs.standin(cluster, *WORDS, *way.words)}",
+            )
+            for name, way in WAYS.items()
+        }  # fmt: skip
+        longest, *others = WAYS
+        for name in (*others, longest):
+            found[name] = _end(cluster, WAYS[name], ids[name])
+    finally:
+        cluster.reset()
+    return found
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_the_first_line_says_what_happened_and_to_whom(told: Mapping[str, Told], name: str) -> None:
+    one, way = told[name], WAYS[name]
+    verdict = one.report["verdict"]
+    assert verdict["status"] in way.says, one.text
+    assert verdict["summary"].startswith("rank 2 ("), one.text
+    assert one.accused() == {"rank 2"}, one.text
+    sure = verdict["status"] != PERHAPS_HUNG
+    assert one.exit_code == (EXIT_CRITICAL if sure else EXIT_WARNING), one.text
+    assert verdict["summary"].partition(",")[0] in " ".join(one.text.split())
+    assert "nothing in its communication explains that" not in " ".join(one.text.split())
