@@ -27,8 +27,8 @@ def run_tap(command: list[str | Path], again_after: int | None = None, **variabl
     plan = re.search(r"^1\.\.(\d+)$", done.stdout, re.MULTILINE)
     assert plan, f"{command} did not finish:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     assert int(plan[1]) > 0
-    assert not failed
-    assert done.returncode == 0, done.stderr
+    assert not failed, "\n".join([*failed, done.stderr[-4000:]])
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stderr[-4000:]}"
 
 
 def exported(library: Path) -> set[str]:
