@@ -246,13 +246,13 @@ san-address: | $(GEN)
 	+@$(AT_ONCE) SAN=address,undefined sanparts
 san-thread: | $(GEN)
 	+@$(AT_ONCE) SAN=thread sanparts
-san-fuzz: | $(GEN) $(AFTER)
+san-fuzz: | $(GEN)
 	+@$(AT_ONCE) fuzzparts
 .PHONY: sanparts san-address san-thread san-fuzz
 sanparts: $(SAN_PARTS)
 
 #: make aarch64      the same for Arm, under -Werror, for tests in an emulator
-aarch64: | $(GEN) $(AFTER)
+aarch64: | $(GEN)
 	+@$(AT_ONCE) CROSS=aarch64 CC=aarch64-linux-gnu-gcc CI=true crossparts
 .PHONY: aarch64 crossparts
 crossparts: $(SPANK) $(SAN_PARTS)
@@ -267,20 +267,26 @@ $(VENV)/.ready-demo: pyproject.toml
 	@umask 022; python3 -m venv $(VENV)
 	@umask 022; $(PY) -m pip install --quiet --disable-pip-version-check -e '.[gpu,report]'
 	@touch $@
+# The short tests.
+$(VENV)/.ready-test: pyproject.toml
+	@umask 022; python3 -m venv $(VENV)
+	@umask 022; $(PY) -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@
 $(VENV)/.ready: pyproject.toml packaging/dev-packages.sh
 	@umask 022; python3 -m venv $(VENV)
 	@umask 022; $(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	@touch $@
+	@touch $@ $(VENV)/.ready-test
 
-# Debian's packages, pip's and the compilers wait for different things: all at once, but for the first packages. What
-# clang and the cross compiler make comes AFTER the rest of them.
+# Debian's packages, pip's and the compilers wait for different things: all at once, but for the first packages.
 test-ready:
 	@bash packaging/dev-packages.sh first
-	@umask 022; $(MAKE) --no-print-directory -j$$(($$(nproc) + 1)) AFTER=apt test-parts
-test-parts: apt venv product testparts san aarch64
-.PHONY: test-ready test-parts
+	@umask 022; $(MAKE) --no-print-directory -j$$(($$(nproc) + 1)) test-parts
+test-parts: apt-test $(VENV)/.ready-test product testparts san-address san-thread
+apt-test:
+	@bash packaging/dev-packages.sh test
+.PHONY: test-ready test-parts apt-test
 
-#: make test         everything that takes less than 20 s apiece; sets up first
+#: make test         what takes less than 20 s apiece and needs no other compiler, machine or service; sets up first
 test: test-ready
 	$(PY) -m tests.tools.again -m 'not long and not alone' -n 3 --dist loadfile $(PYTEST_ARGS)
 	$(PY) -m tests.tools.again -m 'not long and alone' $(PYTEST_ARGS)

@@ -105,11 +105,7 @@ def is_rewritten(stage: Stage) -> bool:
     """Whether all 16 operations of eight communicators are there; what is read must be whole."""
     for text in stage.proms().values():
         comms = {one.labels["comm_name"] for one in exposition.read_prom(text) if one.name == RATE}
-        totals = [
-            one.value
-            for one in exposition.read_prom(text)
-            if one.name == OPS
-        ]
+        totals = [one.value for one in exposition.read_prom(text) if one.name == OPS]
         assert len(comms) in (0, 8), "half of a file was read"
         assert len(totals) == 8 or not totals, "half of a file was read"
         assert text.endswith("\n"), "half of a file was read"
