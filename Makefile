@@ -238,21 +238,22 @@ build/fuzz/fuzz_%: build/fuzz/tests/native/fuzz/fuzz_%.o $(FUZZ_OBJ)
 	@$(FUZZ_CC) -fsanitize=fuzzer,address,undefined -pthread -o $@ $^ -ldl -lm
 .SECONDARY:
 
-# What the tests need once more with the sanitizers, in one go each.
-SAN_PARTS = $(PROFILER) $(STANDIN) $(FAKECUDA) $(UNIT_BIN)
+# What the tests need once more with the sanitizers, in one go each. TSan finds nothing in a program of one thread.
+THREADED := $(shell grep -lE 'pthread_create|whole_plugin\.h|jsonwriter_' tests/native/unit/test_*.c)
+SAN_PARTS = $(PROFILER) $(STANDIN) $(FAKECUDA) $(if $(filter thread,$(SAN)),$(THREADED:tests/native/unit/%.c=$(B)/c/%),$(UNIT_BIN))
 #: make san          the same under ASan+UBSan and under TSan, and for libFuzzer, for the tests
 san: san-address san-thread san-fuzz
 san-address: | $(GEN)
 	+@$(AT_ONCE) SAN=address,undefined sanparts
 san-thread: | $(GEN)
 	+@$(AT_ONCE) SAN=thread sanparts
-san-fuzz: | $(GEN) $(AFTER)
+san-fuzz: | $(GEN)
 	+@$(AT_ONCE) fuzzparts
 .PHONY: sanparts san-address san-thread san-fuzz
 sanparts: $(SAN_PARTS)
 
 #: make aarch64      the same for Arm, under -Werror, for tests in an emulator
-aarch64: | $(GEN) $(AFTER)
+aarch64: | $(GEN)
 	+@$(AT_ONCE) CROSS=aarch64 CC=aarch64-linux-gnu-gcc CI=true crossparts
 .PHONY: aarch64 crossparts
 crossparts: $(SPANK) $(SAN_PARTS)
@@ -267,20 +268,26 @@ $(VENV)/.ready-demo: pyproject.toml
 	@umask 022; python3 -m venv $(VENV)
 	@umask 022; $(PY) -m pip install --quiet --disable-pip-version-check -e '.[gpu,report]'
 	@touch $@
+# The short tests.
+$(VENV)/.ready-test: pyproject.toml
+	@umask 022; python3 -m venv $(VENV)
+	@umask 022; $(PY) -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@
 $(VENV)/.ready: pyproject.toml packaging/dev-packages.sh
 	@umask 022; python3 -m venv $(VENV)
 	@umask 022; $(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	@touch $@
+	@touch $@ $(VENV)/.ready-test
 
-# Debian's packages, pip's and the compilers wait for different things: all at once, but for the first packages. What
-# clang and the cross compiler make comes AFTER the rest of them.
+# Debian's packages, pip's and the compilers wait for different things: all at once, but for the first packages.
 test-ready:
 	@bash packaging/dev-packages.sh first
-	@umask 022; $(MAKE) --no-print-directory -j$$(($$(nproc) + 1)) AFTER=apt test-parts
-test-parts: apt venv product testparts san aarch64
-.PHONY: test-ready test-parts
+	@umask 022; $(MAKE) --no-print-directory -j$$(($$(nproc) + 1)) test-parts
+test-parts: apt-test $(VENV)/.ready-test product testparts san-address san-thread
+apt-test:
+	@bash packaging/dev-packages.sh test
+.PHONY: test-ready test-parts apt-test
 
-#: make test         everything that takes less than 20 s apiece; sets up first
+#: make test         what takes less than 20 s apiece and needs no other compiler, machine or service; sets up first
 test: test-ready
 	$(PY) -m tests.tools.again -m 'not long and not alone' -n 3 --dist loadfile $(PYTEST_ARGS)
 	$(PY) -m tests.tools.again -m 'not long and alone' $(PYTEST_ARGS)

@@ -3,7 +3,8 @@
 #
 #   dev-packages.sh            all of them
 #   dev-packages.sh demo       only what the demo needs
-#   dev-packages.sh first      the same if any of them is missing, so that others can begin while the rest is installed
+#   dev-packages.sh test       only what `make test` needs
+#   dev-packages.sh first      what the demo needs, if anything of `make test` is missing: others can begin meanwhile
 #
 # Installs as root on Debian; otherwise says in one line what to install. The services among them are
 # neither started nor enabled: tests and demo run their own on loopback.
@@ -14,16 +15,24 @@ of_demo=(
 	slurm-wlm libslurm-dev slurm-wlm-basic-plugins munge
 	prometheus prometheus-node-exporter procps util-linux
 )
+of_test=(
+	postgresql
+	busybox-static debootstrap locales
+)
+# For long tests, `make lint` and packages.
 others=(
-	slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core postgresql
+	slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
 	victoria-metrics
 	swift-proxy swift-account swift-container swift-object memcached
-	openmpi-bin busybox-static debootstrap locales
+	openmpi-bin
 	clang libclang-rt-dev clang-tidy cppcheck shellcheck
 	gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 	rpm cpio rpmlint lintian apt-utils createrepo-c
 )
-[[ ${1-} != demo ]] || others=()
+case ${1-} in
+demo) of_test=() others=() ;;
+test | first) others=() ;;
+esac
 
 missing=()
 look() { # PACKAGE...: adds to `missing`
@@ -34,7 +43,7 @@ look() { # PACKAGE...: adds to `missing`
 }
 look "${of_demo[@]}"
 needed=("${missing[@]}")
-look "${others[@]}"
+look "${of_test[@]}" "${others[@]}"
 ((${#missing[@]})) || exit 0
 
 if ((EUID != 0)) || ! command -v apt-get >/dev/null; then

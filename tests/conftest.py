@@ -46,8 +46,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, help="a number that says in which order tests run")
 
 
+# What starts a service that `make test` does not install.
+LONG_FIXTURES = {"object_server_of_session"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out those whose turn it is not."""
+    """Leave out those whose turn it is not. What needs more than `make test` installs is long."""
+    for item in items:
+        if not LONG_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.long)
     turn: Turn | None = config.getoption("turn")
     case_turn: Turn | None = config.getoption("case_turn")
     SESSION.part = bool(case_turn)

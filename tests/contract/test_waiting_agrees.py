@@ -107,7 +107,10 @@ def live_share(processes: Sequence[Process], before: Sequence[Process]) -> float
     return Flow.of(flows).waiting
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=[pytest.mark.long] if seed in SEEDS[3:] else []) for seed in SEEDS],
+)
 def test_report_store_live_view_and_lines_tell_the_same_waiting(seed: int, tmp_path: Path) -> None:
     job, halfway = job_of(seed)
     processes = job.processes()

@@ -114,6 +114,7 @@ def test_the_search_works_in_a_site_that_was_opened_as_a_file(site: Path, tmp_pa
     assert "troubleshoot.html" in title
 
 
+@pytest.mark.long
 def test_a_broken_anchor_ends_the_build(tmp_path: Path) -> None:
     stage(
         with_index(tmp_path / "doc", "[there](report.md#nothing-of-that-name)"), tmp_path / "work"
@@ -123,6 +124,7 @@ def test_a_broken_anchor_ends_the_build(tmp_path: Path) -> None:
     assert "anchor does not exist" in said
 
 
+@pytest.mark.long
 def test_a_link_to_a_page_that_is_not_there_ends_the_build(tmp_path: Path) -> None:
     stage(with_index(tmp_path / "doc", "[there](nothing.md)"), tmp_path / "work")
     well, said = build(tmp_path / "work")

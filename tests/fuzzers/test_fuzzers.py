@@ -37,8 +37,8 @@ from tests.fuzzers.worker import Result, Worker
 
 SEED = 4
 RUNS = {
-    "box": 12, "summary": 12, "page": 300, "vendorpage": 40, "stored": 60, "output": 20,
-    "logs": 60, "prometheus": 20, "slurm": 20, "lines": 3, "files": 400, "flight": 60,
+    "box": 6, "summary": 6, "page": 300, "vendorpage": 20, "stored": 30, "output": 10,
+    "logs": 30, "prometheus": 20, "slurm": 10, "lines": 2, "files": 400, "flight": 60,
     "ras": 400, "nccltests": 200,
 }  # fmt: skip
 PLANT_S = 30.0  # until a planted defect must be found
@@ -187,8 +187,12 @@ def cost_of(data: bytes) -> Result:
 
 @pytest.mark.parametrize(
     ("make", "times"),
-    [(claiming, 4096), (claiming, 2**31 - 1), (crowded, 8), (crowded, 128)],
-    ids=["4096 ranks", "2^31-1 ranks", "8 times the tasks", "128 times the tasks"],
+    [
+        pytest.param(claiming, 4096, id="4096 ranks", marks=pytest.mark.long),
+        pytest.param(claiming, 2**31 - 1, id="2^31-1 ranks"),
+        pytest.param(crowded, 8, id="8 times the tasks"),
+        pytest.param(crowded, 128, id="128 times the tasks", marks=pytest.mark.long),
+    ],
 )
 def test_the_cost_of_a_report_is_bounded_by_what_slurm_says_of_the_job(
     make: Callable[[int], bytes], times: int

@@ -13,6 +13,8 @@ from tests.support.native_programs import SOURCES, exported, needed_glibc, run_t
 from tests.support.plugin_runs import boxes, environment
 from tests.support.repository import BUILD, REPO
 
+pytestmark = pytest.mark.long  # a second compiler, and an emulator
+
 ARM = BUILD / "aarch64"
 PROFILER = ARM / "libnccl-profiler-inspector.so"
 SPANK = ARM / "spank_nccl_inspector.so"

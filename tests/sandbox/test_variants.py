@@ -22,6 +22,7 @@ def directories(cluster: Cluster, job_id: int) -> list[str]:
 # Host names.
 
 
+@pytest.mark.long
 def test_a_hosts_name_may_differ_from_its_node_name(cluster_dir: Path) -> None:
     with brought_up(cluster_dir, replace(BARE, host_prefix="gpu-host-")) as cluster:
         script = "echo $SLURMD_NODENAME $(uname -n) $(hostname)"
@@ -45,6 +46,7 @@ def test_with_the_flag_alloc_every_node_has_had_its_prolog(cluster: Cluster) -> 
     assert directories(cluster, job_id) == ["n1", "n2"]
 
 
+@pytest.mark.long
 def test_without_flags_a_node_without_a_step_has_had_none(cluster_dir: Path) -> None:
     with brought_up(cluster_dir, replace(BARE, prolog_flags="")) as cluster:
         job_id = cluster.sbatch("-N2", "--wrap", "srun -N1 -n1 touch ran; sleep 100")
@@ -52,6 +54,7 @@ def test_without_flags_a_node_without_a_step_has_had_none(cluster_dir: Path) -> 
         assert directories(cluster, job_id) == ["n1"]
 
 
+@pytest.mark.long
 def test_with_the_flag_contain_every_node_has_had_its_prolog(cluster_dir: Path) -> None:
     with brought_up(cluster_dir, replace(BARE, prolog_flags="Contain")) as cluster:
         job_id = cluster.sbatch("-N2", "--wrap", "sleep 100")
@@ -68,6 +71,7 @@ def test_there_is_a_second_partition(cluster: Cluster) -> None:
     assert cluster.run_as(JOB_USER, [*words[:2], *words[4:]]).stdout == "gpu\n"
 
 
+@pytest.mark.long
 def test_a_submit_plugin_in_lua_may_change_jobs(cluster_dir: Path) -> None:
     script = (
         "function slurm_job_submit(job, partitions, uid)\n"

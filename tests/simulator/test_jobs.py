@@ -221,7 +221,16 @@ def test_pauses_of_one_rank_delay_all() -> None:
     assert (world.host > 1.0 * S).all()
 
 
-@pytest.mark.parametrize("name", ["healthy-2-ranks", "gpu-3-ranks", "hang-dies"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "host-phases-few",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("healthy-2-ranks", "gpu-3-ranks", "hang-dies")
+        ),
+    ],
+)
 def test_a_case_is_the_same_each_time(name: str) -> None:
     (job, true), (again, same) = make(name, 3), make(name, 3)
     check_shapes(job)

@@ -4,19 +4,25 @@
 import os
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.support.repository import REPO
 
 SOURCES = sorted((REPO / "tests" / "native" / "unit").glob("test_*.c"))
 
 
-def run_tap(command: list[str | Path], again_after: int | None = None, **variables: str) -> None:
+def run_tap(
+    command: list[str | Path],
+    again_after: int | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Run a test program and see that it went through its whole plan without a failure.
 
     `again_after`: a return code that may come once.
     """
-    env = os.environ | variables
+    env = {**os.environ, **variables}
     for _ in range(2):
         done = subprocess.run(
             command, capture_output=True, text=True, env=env, timeout=60, check=False
@@ -27,8 +33,8 @@ def run_tap(command: list[str | Path], again_after: int | None = None, **variabl
     plan = re.search(r"^1\.\.(\d+)$", done.stdout, re.MULTILINE)
     assert plan, f"{command} did not finish:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     assert int(plan[1]) > 0
-    assert not failed
-    assert done.returncode == 0, done.stderr
+    assert not failed, "\n".join([*failed, done.stderr[-4000:]])
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stderr[-4000:]}"
 
 
 def exported(library: Path) -> set[str]:

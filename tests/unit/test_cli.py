@@ -81,7 +81,7 @@ def test_the_report_of_a_job_is_printed(tmp_path: Path) -> None:
     done = run("report", "42", "--report-dir", str(tmp_path))
     assert (done.returncode, done.stderr) == (1, "")
     assert "rank 5 (n3 GPU1) is late by" in done.stdout
-    for word in ("--json", "--html=-", "--color=always"):
+    for word in ("--json", "--html=-"):
         form = run("report", "42", "--report-dir", str(tmp_path), word)
         assert (form.returncode, form.stderr) == (1, "")
         assert form.stdout != done.stdout

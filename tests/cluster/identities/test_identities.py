@@ -92,6 +92,7 @@ def test_each_task_of_an_array_is_a_job_and_knows_its_number(healthy_cluster: Cl
         assert f"job {job_id} (array task {array}_{number})" in jobs.report(cluster, job_id)
 
 
+@pytest.mark.long
 @pytest.mark.case("Identities", "a job that an array's task submits does not belong to the array")
 def test_a_job_that_an_arrays_task_submits_is_none_of_the_array(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
@@ -109,6 +110,7 @@ def test_a_job_that_an_arrays_task_submits_is_none_of_the_array(healthy_cluster:
     assert f"job {job_id}, name " in jobs.report(cluster, job_id)
 
 
+@pytest.mark.long
 @pytest.mark.case("Identities", "a het job: series of each component, one report of all")
 def test_a_het_job_has_series_of_each_component_and_one_report(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
@@ -215,6 +217,7 @@ mpirun "$@" --bind-to none --mca btl self,tcp --mca btl_tcp_if_include lo ./as-m
 """
 
 
+@pytest.mark.long
 @pytest.mark.case("Identities", "Open MPI's mpirun")
 def test_what_mpirun_starts_is_one_world(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
@@ -233,6 +236,7 @@ def test_what_mpirun_starts_is_one_world(healthy_cluster: Cluster) -> None:
 # Names. Two jobs on a node are in test_tenants.
 
 
+@pytest.mark.long
 @pytest.mark.case("Identities", "NodeName is not the host name")
 def test_a_node_is_called_by_its_node_name(cluster_dir: Path) -> None:
     options = Options(monitoring=False, host_prefix="gpu-host-")

@@ -236,7 +236,13 @@ def test_a_hostile_user_harms_only_himself(healthy_cluster: Cluster) -> None:
     assert "NCCL JOB REPORT" in jobs.report(cluster, job_id)
 
 
-@pytest.mark.parametrize("box", ["fifo", "link", "garbage", "truncated"])
+@pytest.mark.parametrize(
+    "box",
+    [
+        "fifo",
+        *(pytest.param(box, marks=pytest.mark.long) for box in ("link", "garbage", "truncated")),
+    ],
+)
 @pytest.mark.case("Bad input", "a box that is a FIFO, a link, random bytes, or cut")
 def test_a_spoilt_box_is_told_and_the_job_is_collected_all_the_same(
     healthy_cluster: Cluster, box: str

@@ -77,6 +77,7 @@ def test_kill_9_of_all_ranks_loses_no_operation(healthy_cluster: Cluster) -> Non
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.case("Lifecycle", "kill -9 of all ranks")
 def test_series_of_killed_ranks_go_while_the_job_goes_on(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
@@ -140,6 +141,7 @@ def test_the_users_own_profiler_wins_and_slurmds_log_says_so(healthy_cluster: Cl
 # Hooks.
 
 
+@pytest.mark.long
 @pytest.mark.case("Lifecycle", "an epilog that runs twice")
 def test_an_epilog_that_runs_twice_has_nothing_to_say(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
@@ -277,6 +279,7 @@ def test_after_the_agents_death_the_epilog_still_withdraws_the_series(
     assert jobs.summaries(cluster, job_id).keys() == {"n1"}
 
 
+@pytest.mark.long
 @pytest.mark.case("Lifecycle", "requeued: two attempts, nothing mixed")
 def test_a_requeued_job_has_a_report_of_each_attempt(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
@@ -298,6 +301,7 @@ def test_a_requeued_job_has_a_report_of_each_attempt(healthy_cluster: Cluster) -
 # Many steps.
 
 
+@pytest.mark.long
 def test_a_job_of_many_short_steps_is_measured_to_its_end(healthy_cluster: Cluster) -> None:
     """Boxes of the first steps' processes have gone by then, so that they do not fill the tmpfs."""
     cluster, steps = healthy_cluster, KEPT_MAX // 2 + 4

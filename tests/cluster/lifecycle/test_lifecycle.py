@@ -50,8 +50,11 @@ def cancelled(cluster: Cluster, mode: str, *words: str) -> tuple[int, str]:
 
 ENDS = [
     pytest.param(("--signal=TERM",), marks=case("scancel")),
-    pytest.param(("--signal=KILL",), marks=case("scancel --signal=KILL")),
-    pytest.param(("--signal=KILL", "--batch"), marks=case("the batch script is killed")),
+    pytest.param(("--signal=KILL",), marks=[case("scancel --signal=KILL"), pytest.mark.long]),
+    pytest.param(
+        ("--signal=KILL", "--batch"),
+        marks=[case("the batch script is killed"), pytest.mark.long],
+    ),
 ]
 
 
@@ -92,6 +95,7 @@ def test_a_job_cancelled_in_its_prolog_leaves_nothing(healthy_cluster: Cluster) 
     cluster.wait_idle()
 
 
+@pytest.mark.long
 @case("Ctrl-C in srun")
 def test_an_interrupted_srun_leaves_its_report(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
@@ -114,6 +118,7 @@ def test_an_interrupted_srun_leaves_its_report(healthy_cluster: Cluster) -> None
     assert len(states(cluster, job_id)) == RANKS
 
 
+@pytest.mark.long
 @case("an array leaves nothing")
 def test_tasks_of_an_array_have_a_report_each_and_leave_nothing(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
@@ -154,6 +159,7 @@ def test_components_of_a_cancelled_het_job_leave_nothing(healthy_cluster: Cluste
 # Daemons.
 
 
+@pytest.mark.long
 @case("kill -9 of a step's slurmstepd")
 def test_a_step_whose_slurmstepd_is_killed_costs_no_later_job_anything(
     healthy_cluster: Cluster,
@@ -196,6 +202,7 @@ def test_an_agent_that_comes_back_publishes_the_running_job_again(healthy_cluste
     assert states(cluster, job_id) == [KILLED] * 2
 
 
+@pytest.mark.long
 @case("kill -9 of slurmd, restarted with the job running")
 def test_a_slurmd_that_comes_back_does_not_disturb_the_measurement(
     healthy_cluster: Cluster,
@@ -214,6 +221,7 @@ def test_a_slurmd_that_comes_back_does_not_disturb_the_measurement(
     assert_nothing_missing(jobs.report(cluster, job_id))
 
 
+@pytest.mark.long
 @case("slurmd is down when the job ends")
 def test_an_epilog_that_slurmd_runs_only_when_it_is_back_cleans_up(
     healthy_cluster: Cluster,
@@ -243,6 +251,7 @@ def test_a_controller_that_comes_back_finds_the_job_measured(healthy_cluster: Cl
     assert states(cluster, job_id) == [KILLED] * RANKS
 
 
+@pytest.mark.long
 @case("slurmctld is down when the job ends")
 def test_a_job_that_ends_without_a_controller_is_collected_when_it_is_back(
     healthy_cluster: Cluster,
@@ -264,6 +273,7 @@ def test_a_job_that_ends_without_a_controller_is_collected_when_it_is_back(
 # The agent never comes.
 
 
+@pytest.mark.long
 @case("no agent: `nccl-inspector collect` from a timer")
 def test_without_an_agent_the_timers_collection_does_it_all(healthy_cluster: Cluster) -> None:
     cluster, node = healthy_cluster, healthy_cluster.node("n1")

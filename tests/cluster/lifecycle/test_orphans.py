@@ -85,6 +85,7 @@ def test_an_idle_salloc_is_never_swept(soon: Cluster) -> None:
     assert counter(node, "swept_jobs_total") == swept
 
 
+@pytest.mark.long
 def test_a_jobs_name_does_not_end_it(soon: Cluster) -> None:
     node = soon.node("n1")
     job_id = idle_allocation(soon, "--job-name=x JobState=COMPLETED\nJobId=7 y")
@@ -112,6 +113,7 @@ def test_while_the_controller_is_down_everything_stays(soon: Cluster) -> None:
     jobs.finish(soon, job_id)
 
 
+@pytest.mark.long
 @pytest.mark.case("Lifecycle", "no epilog")
 def test_an_attempt_that_went_back_to_the_queue_without_an_epilog_is_collected(
     soon: Cluster,
@@ -126,6 +128,7 @@ def test_an_attempt_that_went_back_to_the_queue_without_an_epilog_is_collected(
     assert soon.job_state(job_id) == "PENDING"
 
 
+@pytest.mark.long
 @pytest.mark.case("Lifecycle", "an idle salloc is never collected, and a later srun is measured")
 def test_a_job_that_has_not_begun_stays_if_its_agent_sees_another_boot(soon: Cluster) -> None:
     node = soon.node("n1")

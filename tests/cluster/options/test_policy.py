@@ -28,6 +28,7 @@ def is_measured(cluster: Cluster, *words: str) -> bool:
     return seen > 0
 
 
+@pytest.mark.long
 @pytest.mark.case("Policy of a site's default", "partitions: only jobs of these partitions")
 def test_the_default_may_be_for_some_partitions(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
@@ -39,6 +40,7 @@ def test_the_default_may_be_for_some_partitions(healthy_cluster: Cluster) -> Non
     assert not is_measured(cluster, "--partition=gpu,cpu")
 
 
+@pytest.mark.long
 @pytest.mark.case("Policy of a site's default", "min_gpus: only larger jobs")
 def test_the_default_may_be_for_large_jobs(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster

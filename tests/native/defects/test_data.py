@@ -11,6 +11,7 @@ from tests.support.scripted_nccl import FAKECUDA, LIMIT_S, Facts, Stage, Step, s
 MIB = 1 << 20
 TIME = "nccl_collective_exec_time_microseconds"
 RATE = "nccl_bus_bandwidth_gbs"
+OPS = "nccl_collective_operations_total"  # unlike a rate, it stays for more than an interval
 P2P_TIME = "nccl_p2p_exec_time_microseconds"
 COMM = step("comm", name="world", ranks=4)
 PAUSE = step("pause")
@@ -57,8 +58,8 @@ def test_no_rate_of_operations_is_too_high_for_the_metrics(stage: Stage) -> None
         playing.until_pause()
         stage.wait_series(RATE, "no series", collective="AllReduce")
         assert stage.find(TIME, collective="AllGather"), "what came first in the interval is lost"
-        assert stage.find("nccl_collective_operations_total", collective="AllGather") == [500]
-        assert stage.find("nccl_collective_operations_total", collective="AllReduce") == [2000]
+        assert stage.find(OPS, collective="AllGather") == [500]
+        assert stage.find(OPS, collective="AllReduce") == [2000]
 
 
 @defect("D3", "lines of operations are missing", told("coll", times=4999))
@@ -141,8 +142,8 @@ def test_one_slow_operation_of_many_stands_out(stage: Stage) -> None:
         playing.until_pause()
         stage.wait_series(TIME, "no series")
         names = {one.name for one in stage.series()}
-        assert "nccl_collective_operations_total" in names, "only means"
-        assert stage.find("nccl_collective_operations_total") == [100]
+        assert OPS in names, "only means"
+        assert stage.find(OPS) == [100]
         playing.finish()
     (key,) = [key for box in stage.boxes() for key in box.keys]
     assert (key.min_ns, key.max_ns) == (100_000, 20_000_000)
@@ -156,7 +157,7 @@ def test_without_traffic_there_is_no_mean(stage: Stage) -> None:
         playing.until_pause()
         stage.wait_series(RATE, "no series")
         stage.wait(lambda: not stage.find(RATE), "numbers of an earlier interval stand")
-        assert stage.find("nccl_collective_operations_total") == [8]
+        assert stage.find(OPS) == [8]
 
 
 @defect("D9", "numbers of an ended process stand", leaves(RATE))
@@ -175,7 +176,7 @@ def test_who_was_killed_is_known_to_be_dead(stage: Stage) -> None:
     all_reduce = step("coll", func="AllReduce", bytes=MIB, times=8)
     with stage.playing(COMM, all_reduce, PAUSE) as playing:
         playing.until_pause()
-        stage.wait_series(RATE, "no series")
+        stage.wait_series(OPS, "no series")
         playing.process.kill()
         playing.process.wait()
     states = [box.facts.state for box in stage.boxes()]
@@ -190,7 +191,7 @@ def test_an_operation_that_hangs_is_seen_to_grow_old(stage: Stage) -> None:
     age = "nccl_collective_inflight_seconds"
     with stage.playing(COMM, well, hung, PAUSE) as playing:
         playing.until_pause()
-        stage.wait_series(RATE, "no series")
+        stage.wait_series(OPS, "no series")
         first = stage.wait_series(age, "an operation that hangs is nowhere")
         stage.wait(lambda: stage.find(age) > [first + 0.2], "it does not grow old")
         assert stage.find("nccl_communicator_operations_enqueued_total") == [9]

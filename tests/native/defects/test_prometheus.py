@@ -14,6 +14,7 @@ from tests.support.scripted_nccl import Stage, step
 
 MIB = 1 << 20
 RATE = "nccl_bus_bandwidth_gbs"
+OPS = "nccl_collective_operations_total"  # unlike a rate, it stays for more than an interval
 COMM = step("comm", name="world", ranks=4)
 ALL_REDUCE = step("coll", func="AllReduce", bytes=MIB, times=8)
 PAUSE = step("pause")
@@ -80,7 +81,7 @@ def test_a_task_that_ends_leaves_the_file_of_its_neighbour(stage: Stage) -> None
     ):
         first.until_pause()
         second.until_pause()
-        stage.wait(lambda: stage.find(RATE), "no series")
+        stage.wait(lambda: stage.find(OPS), "no series")
         first.finish()
         assert second.process.poll() is None
         stage.wait(lambda: stage.proms(), "the first to end takes the file of both")
@@ -94,7 +95,7 @@ def test_a_reader_sees_whole_files_only(stage: Stage) -> None:
     slow = step("set", write_ms=5)
     with stage.playing(*comms, slow, *ops, PAUSE, again, PAUSE) as playing:
         playing.until_pause()
-        stage.wait(lambda: stage.find(RATE), "no series")
+        stage.wait(lambda: stage.find(OPS), "no series")
         playing.go_on()
         playing.until_pause()
         stage.wait(lambda: is_rewritten(stage), "half of a file was read")
@@ -104,11 +105,7 @@ def is_rewritten(stage: Stage) -> bool:
     """Whether all 16 operations of eight communicators are there; what is read must be whole."""
     for text in stage.proms().values():
         comms = {one.labels["comm_name"] for one in exposition.read_prom(text) if one.name == RATE}
-        totals = [
-            one.value
-            for one in exposition.read_prom(text)
-            if one.name == "nccl_collective_operations_total"
-        ]
+        totals = [one.value for one in exposition.read_prom(text) if one.name == OPS]
         assert len(comms) in (0, 8), "half of a file was read"
         assert len(totals) == 8 or not totals, "half of a file was read"
         assert text.endswith("\n"), "half of a file was read"
@@ -139,9 +136,9 @@ def test_sizes_of_all_kinds_make_few_series(stage: Stage) -> None:
     sizes = step("coll", func="AllReduce", bytes=65536, grow=1024, times=900)
     with stage.playing(COMM, sizes, PAUSE) as playing:
         playing.until_pause()
-        stage.wait(lambda: stage.find(RATE), "no series")
+        stage.wait(lambda: stage.find(OPS), "no series")
         assert len(stage.series()) <= 300, "as many series as there are sizes"
-        assert sum(stage.find("nccl_collective_operations_total")) == 900
+        assert sum(stage.find(OPS)) == 900
 
 
 def open_to_all(out: Path) -> None:
@@ -155,7 +152,7 @@ def test_nobody_else_may_write_into_a_file(stage: Stage) -> None:
     try:
         with stage.playing(COMM, ALL_REDUCE, PAUSE) as playing:
             playing.until_pause()
-            stage.wait(lambda: stage.find(RATE), "no series")
+            stage.wait(lambda: stage.find(OPS), "no series")
             for path in stage.out.iterdir():
                 mode = stat.S_IMODE(path.stat().st_mode)
                 assert not mode & 0o133, f"others may write into it: {path.name} {mode:o}"
@@ -167,7 +164,7 @@ def test_nobody_else_may_write_into_a_file(stage: Stage) -> None:
 def test_every_family_has_its_help_and_its_type(stage: Stage) -> None:
     with stage.playing(COMM, ALL_REDUCE, PAUSE) as playing:
         playing.until_pause()
-        stage.wait(lambda: stage.find(RATE), "no series")
+        stage.wait(lambda: stage.find(OPS), "no series")
         (text,) = stage.proms().values()
     for name in {one.name for one in exposition.read_prom(text)}:
         assert f"# TYPE {name} " in text, "a family without a type"
@@ -179,13 +176,13 @@ def test_a_clock_that_goes_back_changes_nothing(stage: Stage) -> None:
     back = step("set", clock_step_s=-3600)
     with stage.playing(COMM, ALL_REDUCE, PAUSE, back, ALL_REDUCE, PAUSE) as playing:
         playing.until_pause()
-        stage.wait(lambda: stage.find(RATE), "no series")
+        stage.wait(lambda: stage.find(OPS), "no series")
         playing.go_on()
         playing.until_pause()
 
         def is_new() -> bool:
             seen = identities(stage.series())
             assert len(seen) == len(set(seen)), "a clock that goes back writes series twice"
-            return stage.find("nccl_collective_operations_total") == [16]
+            return stage.find(OPS) == [16]
 
         stage.wait(is_new, "no more series")

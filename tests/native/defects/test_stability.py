@@ -15,7 +15,7 @@ from tests.support.planted_defects import (
 from tests.support.scripted_nccl import Facts, Stage, step
 
 MIB = 1 << 20
-RATE = "nccl_bus_bandwidth_gbs"
+OPS = "nccl_collective_operations_total"  # unlike a rate, it stays for more than an interval
 COMM = step("comm", name="world", ranks=4)
 ALL_REDUCE = step("coll", func="AllReduce", bytes=MIB, times=8)
 PAUSE = step("pause")
@@ -119,7 +119,7 @@ def test_a_directory_that_another_rank_makes_is_used(stage: Stage) -> None:
     race = step("set", mkdir_race=1)
     with stage.playing(race, COMM, ALL_REDUCE, PAUSE, env=own(where)) as playing:
         playing.until_pause()
-        stage.wait(lambda: stage.find(RATE), "no output where another rank was faster")
+        stage.wait(lambda: stage.find(OPS), "no output where another rank was faster")
 
 
 @defect("S7", "no output where a parent is missing", writes_no_file())
@@ -135,7 +135,7 @@ def test_a_directory_for_metrics_is_made_with_its_parents(stage: Stage) -> None:
     where = stage.out / "a" / "b" / "c"
     with stage.playing(COMM, ALL_REDUCE, PAUSE, env=own(where)) as playing:
         playing.until_pause()
-        stage.wait(lambda: stage.find(RATE), "no output where a parent is missing")
+        stage.wait(lambda: stage.find(OPS), "no output where a parent is missing")
 
 
 # A thread of the plugin that does not come back from a write.
@@ -201,5 +201,5 @@ def test_a_lack_of_memory_costs_only_metrics(stage: Stage) -> None:
         COMM, short, ALL_REDUCE, written, enough, ALL_REDUCE, PAUSE, FINALIZE
     ) as playing:
         playing.until_pause()
-        stage.wait(lambda: stage.find("nccl_collective_operations_total") == [16], "no metrics")
+        stage.wait(lambda: stage.find(OPS) == [16], "no metrics")
         playing.finish()

@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.repository import BUILD
 
+pytestmark = pytest.mark.long  # a second compiler
+
 FUZZERS = BUILD / "fuzz"
 SEED = 4
 

@@ -20,6 +20,10 @@ from tests.support.scripted_nccl import OURS
 
 ORDERS = BUILD / "player" / "orders"
 ALL = pytest.mark.parametrize("api", [4, 5, 6, 7])
+# What waits for seconds, by the oldest and the newest.
+ENDS = pytest.mark.parametrize(
+    "api", [4, *(pytest.param(api, marks=pytest.mark.long) for api in (5, 6)), 7]
+)
 
 
 @pytest.fixture
@@ -69,7 +73,9 @@ def dropped(process: Process) -> dict[str, int]:
     }
 
 
-@ALL
+@pytest.mark.parametrize(
+    "api", [*(pytest.param(api, marks=pytest.mark.long) for api in (4, 5, 6)), 7]
+)
 def test_what_collnet_runs_has_times_though_no_channels_are_announced(
     played: Played, api: int
 ) -> None:
@@ -79,7 +85,7 @@ def test_what_collnet_runs_has_times_though_no_channels_are_announced(
     assert not dropped(process)
 
 
-@ALL
+@ENDS
 def test_an_operation_of_which_announced_channels_never_began_is_in_flight(
     played: Played, api: int
 ) -> None:
@@ -135,7 +141,7 @@ def test_operations_are_told_by_tag_kernel_and_root(played: Played, api: int) ->
         assert one.first_ns <= one.last_ns
 
 
-@pytest.mark.parametrize("api", [5, 7])
+@pytest.mark.parametrize("api", [pytest.param(5, marks=pytest.mark.long), 7])
 def test_a_broadcast_of_which_nccl_tells_the_call_alone_has_a_root(
     played: Played, api: int
 ) -> None:

@@ -14,11 +14,15 @@
 
 #include "whole_plugin.h"
 
-#ifdef __SANITIZE_THREAD__
-#define EXIT_MS 1200 /* it gives other threads a second to report */
-#else
-#define EXIT_MS 200
-#endif
+/* On a busy machine one exit may take longer. One that waits for a file system always does. */
+#define TRIES 5
+
+/* By itself TSan sleeps for a second at the exit of a process that still has other threads. */
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+	return "atexit_sleep_ms=0";
+}
 
 enum { NOTHING, MKDIR, UNLINK, RENAME };
 
@@ -123,42 +127,82 @@ static uint64_t exit_ms(int call, int *status)
 	return now_ms() - began;
 }
 
-static void test_exit(void)
+static bool leaves_nothing(void)
 {
-	int status;
-	uint64_t took = exit_ms(NOTHING, &status);
-
-	ok(!status && took < 80 && !count("*.prom") && !count(".*.tmp"),
-	   "a process that exits leaves nothing (%llu ms)", (unsigned long long)took);
-	took = exit_ms(RENAME, &status);
-	ok(!status && took < 120 && !count("*.prom") && !count(".*.tmp"),
-	   "nor one that was just writing (%llu ms)", (unsigned long long)took);
-	took = exit_ms(UNLINK, &status);
-	ok(!status && took < EXIT_MS, "one whose directory hangs exits all the same (%llu ms)",
-	   (unsigned long long)took);
-	ok(count("*.prom") == 1, "and its files stay: nobody could take them away");
+	return !count("*.prom") && !count(".*.tmp");
 }
 
-static void test_life(void)
+static bool leaves_its_file(void)
+{
+	return count("*.prom") == 1;
+}
+
+static void make_anew(void)
 {
 	char command[128];
 
 	snprintf(command, sizeof(command), "rm -rf %s/deep", dir);
 	if (system(command))
 		exit(1);
-	atomic_store(&hanging, MKDIR);
+}
+
+static void test_exit_at(int call, uint64_t limit_ms, bool (*is_right)(void), const char *what)
+{
+	uint64_t took = 0;
+	bool good = false;
+	int status;
+
+	for (unsigned i = 0; i < TRIES && !good; i++) {
+		make_anew();
+		took = exit_ms(call, &status);
+		good = !status && took < limit_ms && is_right();
+	}
+	ok(good, "%s (exit status %x, %llu ms)", what, (unsigned)status, (unsigned long long)took);
+}
+
+static void test_exit(void)
+{
+	test_exit_at(NOTHING, 80, leaves_nothing, "a process that exits leaves nothing");
+	test_exit_at(RENAME, 120, leaves_nothing, "nor does one that was just writing");
+	test_exit_at(UNLINK, 200, leaves_its_file,
+	             "one whose directory hangs exits all the same, and its file stays: nobody "
+	             "could take it away");
+}
+
+static uint64_t begin_ms(void **comm)
+{
 	uint64_t began = now_ms();
-	void *mine = make(1);
-	uint64_t took = now_ms() - began;
+
+	*comm = make(1);
+	return now_ms() - began;
+}
+
+static uint64_t finalize_ms(void *comm)
+{
+	uint64_t began = now_ms();
+
+	inspector_finalize(comm);
+	return now_ms() - began;
+}
+
+static void test_life(void)
+{
+	void *mine;
+
+	make_anew();
+	atomic_store(&hanging, MKDIR);
+	uint64_t took = begin_ms(&mine);
 
 	ok(mine && took < 500, "the first communicator does not wait for the directory (%llu ms)",
 	   (unsigned long long)took);
 	ok(wait_until_stuck(), "which hangs");
-	began = now_ms();
-	inspector_finalize(mine);
-	took = now_ms() - began;
+	took = finalize_ms(mine);
+	for (unsigned i = 1; i < TRIES && took >= 200; i++) {
+		begin_ms(&mine);
+		took = finalize_ms(mine);
+	}
 	ok(took < 200, "the last finalize waits for little (%llu ms)", (unsigned long long)took);
-	mine = make(1);
+	begin_ms(&mine);
 	ok(chdir("/") == 0, "the process goes elsewhere");
 	atomic_store(&hanging, NOTHING);
 	ok(wait_for_files(), "when it comes back the metrics are there");

@@ -162,6 +162,7 @@ def test_an_agent_that_can_start_no_process_for_a_while_goes_on_afterwards(tmp_p
         one.until(lambda: not says_why(), "it says that nothing is wrong")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="a full file system of our own needs root")
 def test_with_a_full_report_dir_the_node_is_not_well_and_the_doctor_says_make_room(
     tmp_path: Path,

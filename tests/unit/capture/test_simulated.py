@@ -71,7 +71,7 @@ def test_report_and_analyze_agree_on_a_straggler(name: str, tmp_path: Path) -> N
     "planner",
     [
         plans.ddp,
-        plans.inference,
+        pytest.param(plans.inference, marks=LONG),
         pytest.param(plans.tensor_data, marks=LONG),
         pytest.param(plans.experts, marks=LONG),
     ],
@@ -118,7 +118,9 @@ def test_lines_tell_a_fault_as_boxes_do(case: str, tmp_path: Path) -> None:
     assert cost <= max(COST_SHARE, COST_RATIO * truth.cost_share)
 
 
-@pytest.mark.parametrize("case", [pytest.param("hang-ddp", marks=LONG), "hang-dies"])
+@pytest.mark.parametrize(
+    "case", [pytest.param("hang-ddp", marks=LONG), pytest.param("hang-dies", marks=LONG)]
+)
 def test_a_job_that_did_not_end_is_not_healthy(case: str, tmp_path: Path) -> None:
     job, _ = make(case, 1)
     play(job, tmp_path, json=True)

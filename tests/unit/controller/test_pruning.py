@@ -183,6 +183,7 @@ def test_components_and_jobs_set_aside_stay(kept: Config) -> None:
     assert jobs(kept.report_dir) == [OLD, YOUNG, 99]
 
 
+@pytest.mark.long
 def test_a_great_backlog_is_gone_in_time(kept: Config) -> None:
     age(kept, OLD, 1)
     with closing(sqlite3.connect(index_of(kept).file)) as index, index:

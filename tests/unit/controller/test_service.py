@@ -132,7 +132,11 @@ def raise_error() -> None:
 
 @pytest.mark.parametrize(
     ("deed", "why"),
-    [(crash, "ended by SIGSEGV"), (eat_memory, "more memory"), (raise_error, "process failed")],
+    [
+        (crash, "ended by SIGSEGV"),
+        (eat_memory, "more memory"),
+        pytest.param(raise_error, "process failed", marks=pytest.mark.long),
+    ],
 )
 def test_a_bad_job_stops_no_other_and_is_set_aside_at_last(
     config: Config, tmp_path: Path, deed: Deed, why: str
@@ -180,7 +184,8 @@ def test_a_fault_of_the_storage_is_no_fault_of_the_job(config: Config, tmp_path:
 def test_an_index_that_is_locked_gets_its_rows_when_it_is_free(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nccl_inspector.store.sqlite_file._WRITER_WAITS_S", 0)
+    for who in ("_WRITER_WAITS_S", "_READER_WAITS_S"):
+        monkeypatch.setattr(f"nccl_inspector.store.sqlite_file.{who}", 0)
     ended_job(config, tmp_path, 41)
     assert run_pass(config, usual_makers(config)) == 0
     ended_job(config, tmp_path, 42)
@@ -220,6 +225,7 @@ def test_a_database_that_is_down_delays_rows_and_no_report(
     assert "later" not in caplog.text
 
 
+@pytest.mark.long
 def test_a_report_that_the_database_refuses_delays_no_other(
     config: Config, tmp_path: Path, postgres: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.flight import pickled_data
 from nccl_inspector.flight.pickled_data import read_pickle
 
 VALUE: dict[str | int, Any] = {
@@ -129,6 +130,11 @@ def test_a_bomb_of_references_stays_small() -> None:
     assert len(read_pickle(bomb.replace(b"]q\0", b"(]q\0", 1) + b"l.")) == 101
 
 
-def test_more_values_than_any_dump_has_are_refused() -> None:
+def test_more_values_than_any_dump_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickled_data, "_STACK_MAX", 1000)
+    assert len(read_pickle(b"(" + b"]" * 900 + b"l.")) == 900
     with pytest.raises(RefusedError, match="too many values"):
-        read_pickle(b"(" + b"]" * (5 << 20) + b"l.")
+        read_pickle(b"(" + b"]" * 1100 + b"l.")
+    monkeypatch.setattr(pickled_data, "OBJECTS_MAX", 500)
+    with pytest.raises(RefusedError, match="too many values"):
+        read_pickle(b"(" + b"]" * 900 + b"l.")

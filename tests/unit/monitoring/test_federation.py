@@ -87,7 +87,13 @@ def complaints(
 
 
 @pytest.mark.parametrize("layout", ["one server", "shards"])
-@pytest.mark.parametrize("case", VALUES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(one, marks=[pytest.mark.long] if "twenty" in one or "forty" in one else [])
+        for one in VALUES
+    ],
+)
 def test_both_layouts_have_the_same_figures_of_a_job(
     tmp_path: Path, layout: str, case: str
 ) -> None:
@@ -167,7 +173,10 @@ def test_ranks_are_named_that_take_turns_at_being_the_latest_within_nodes(
 
 # Ranks 2 and 6 are on one shard. Late by 10 ms is a tenth of the time.
 @pytest.mark.parametrize("layout", ["one server", "shards"])
-@pytest.mark.parametrize(("first_ms", "other_ms", "late"), [(14, 6, 0.14), (16, 14.5, 0.055)])
+@pytest.mark.parametrize(
+    ("first_ms", "other_ms", "late"),
+    [(14, 6, 0.14), pytest.param(16, 14.5, 0.055, marks=pytest.mark.long)],
+)
 def test_a_rank_that_becomes_later_than_another_one_is_named(
     tmp_path: Path, layout: str, first_ms: float, other_ms: float, late: float
 ) -> None:
@@ -218,7 +227,7 @@ def test_the_page_says_how_many_series_of_a_job_are_federated(tmp_path: Path) ->
     assert f"these are {3 * federated(communicators=9, names=3, kinds=6):,} series" in page
 
 
-@pytest.mark.parametrize("nodes", [4, 40])
+@pytest.mark.parametrize("nodes", [4, pytest.param(40, marks=pytest.mark.long)])
 def test_what_a_job_costs_a_global_server_does_not_grow_with_its_nodes(
     tmp_path: Path, nodes: int
 ) -> None:

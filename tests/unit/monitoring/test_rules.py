@@ -196,7 +196,9 @@ def expected(case: str) -> list[Expected]:
     return [Expected(HEALTHY_MIN, expr, []), Expected(SURE_MIN + 5, expr, wanted)]
 
 
-@pytest.fixture(scope="module", params=["one server", "shards"])
+@pytest.fixture(
+    scope="module", params=["one server", pytest.param("shards", marks=pytest.mark.long)]
+)
 def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What promtool complains of; every case has a cluster of its own, and one run serves all."""
     series = [

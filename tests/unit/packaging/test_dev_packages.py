@@ -51,7 +51,17 @@ def test_no_package_is_named_by_the_release_of_what_is_in_it() -> None:
 
 
 def test_what_others_wait_for_is_installed_first_and_the_rest_is_named_too() -> None:
-    assert run("", "first").stderr == run("").stderr, "an ordinary user installs all of it"
+    assert run("", "first").stderr == run("", "test").stderr, "an ordinary user installs all of it"
+
+
+def test_the_short_tests_install_no_other_compiler_and_no_service_of_long_ones() -> None:
+    demo, test, everything = (
+        set(run("", *word).stderr.split()) for word in (["demo"], ["test"], [])
+    )
+    assert demo < test < everything
+    assert {"clang", "gcc-aarch64-linux-gnu", "swift-proxy", "mariadb-server-core", "lintian"} <= (
+        everything - test
+    )
 
 
 def test_with_all_packages_there_is_nothing_to_say() -> None:

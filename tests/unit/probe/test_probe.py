@@ -210,6 +210,7 @@ if "-c" in sys.orig_argv:
     assert json.loads(done.stdout)["nodes"] == ["n1", "n2"]
 
 
+@pytest.mark.long
 def test_a_saved_probe_is_what_the_next_one_of_its_kind_is_compared_with(tmp_path: Path) -> None:
     path = tmp_path / "probes.jsonl"
     first = local("--local", "2", "--save", str(path))

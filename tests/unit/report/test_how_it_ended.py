@@ -164,7 +164,10 @@ FROM_OUTSIDE = [Slurm("CANCELLED", 0, 15), Slurm("TIMEOUT", 0), Slurm("PREEMPTED
 
 
 @pytest.mark.parametrize("slurm", FROM_OUTSIDE, ids=["scancel", "limit", "preempted", "no record"])
-@pytest.mark.parametrize("kind", PROGRAMS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(one, marks=[pytest.mark.long] if one == "64 ranks" else []) for one in PROGRAMS],
+)
 def test_a_healthy_job_that_is_ended_in_the_middle_of_a_step_accuses_nobody(
     kind: str, slurm: Slurm | None
 ) -> None:

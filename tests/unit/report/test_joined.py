@@ -207,7 +207,7 @@ class Counted:
         return data
 
 
-@pytest.mark.parametrize("job", [12, 13])
+@pytest.mark.parametrize("job", [12, pytest.param(13, marks=pytest.mark.long)])
 def test_an_id_costs_little_whatever_the_neighbours_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: int
 ) -> None:

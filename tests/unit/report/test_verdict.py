@@ -121,6 +121,7 @@ def test_a_job_without_exact_records_is_told_what_is_missing_and_how_much_it_wai
     assert "rank 3" not in text
 
 
+@pytest.mark.long
 def test_of_parallel_groups_the_late_rank_is_named_and_those_that_waited_with_it_are_not() -> None:
     healthy, job = (
         parallel_job(Model(4, 2, 1), 1, late, 1700, sampled=True) for late in ({}, {5: 1e6})

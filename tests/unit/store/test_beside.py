@@ -42,6 +42,13 @@ def keep(store: IndexPlace, *done: Card) -> None:
             put(index, rows_of(one))
 
 
+MOSTLY_SQLITE = pytest.mark.parametrize(
+    "index_place",
+    ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)],
+    indirect=True,
+)
+
+
 @pytest.fixture
 def store(index_place: IndexPlace) -> IndexPlace:
     """Six jobs that had four kinds of operation."""
@@ -90,6 +97,7 @@ def test_jobs_of_another_user_make_no_job_degraded(store: IndexPlace) -> None:
     assert card.baseline.jobs == len(SPREAD)
 
 
+@MOSTLY_SQLITE
 def test_jobs_of_another_user_hide_no_degradation(store: IndexPlace) -> None:
     keep(store, *(job(200 + at, [0.7] * 4, MALLORY) for at in range(400)))
     card = beside_similar(job(7, [0.7, 1, 1, 1]), store)
@@ -114,6 +122,7 @@ def test_other_users_jobs_are_information_with_the_number_of_users(store: IndexP
     assert about == "6 earlier jobs of the same user; 18 jobs of 6 other users as information"
 
 
+@MOSTLY_SQLITE
 def test_few_other_users_are_not_even_information(store: IndexPlace) -> None:
     for uid in range(4):
         owner = (5000 + uid, f"u{uid}")

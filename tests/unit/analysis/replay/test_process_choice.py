@@ -96,6 +96,7 @@ def test_what_all_records_cost_is_about_what_some_say(
     assert not [one for one in every.data_quality.gaps if "operation by operation" in one.words]
 
 
+@pytest.mark.long
 def test_children_find_what_one_process_does(
     loaded: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

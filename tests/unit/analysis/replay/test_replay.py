@@ -76,7 +76,9 @@ def test_what_a_rank_costs_does_not_depend_on_where_records_are_cut_into_pieces(
     assert found.cost_share == pytest.approx(_true_cost(make, fault), rel=0.04)
 
 
-@pytest.mark.parametrize("make", [data_parallel, tensor_and_data_parallel])
+@pytest.mark.parametrize(
+    "make", [data_parallel, pytest.param(tensor_and_data_parallel, marks=pytest.mark.long)]
+)
 def test_clocks_that_are_seconds_apart_change_nothing(make: Make) -> None:
     job = make(fault=Fault((5,), 1.05))
     clocks_s = np.random.default_rng(1).normal(0, 2, job.ranks).tolist()
@@ -85,7 +87,7 @@ def test_clocks_that_are_seconds_apart_change_nothing(make: Make) -> None:
     assert apart[0].cost_share == pytest.approx(right[0].cost_share, rel=0.1)
 
 
-@pytest.mark.parametrize("records", [100_000, 32_000])
+@pytest.mark.parametrize("records", [pytest.param(100_000, marks=pytest.mark.long), 32_000])
 def test_what_others_wait_for_seconds_later_is_counted(
     monkeypatch: pytest.MonkeyPatch, records: int
 ) -> None:
@@ -97,7 +99,10 @@ def test_what_others_wait_for_seconds_later_is_counted(
     assert found[0].cost_share == pytest.approx(cost, rel=0.1)
 
 
-@pytest.mark.parametrize(("slower", "every"), [(2.0, 5), (3.0, 4), (6.0, 8)])
+@pytest.mark.parametrize(
+    ("slower", "every"),
+    [*(pytest.param(*one, marks=pytest.mark.long) for one in ((2.0, 5), (3.0, 4))), (6.0, 8)],
+)
 def test_how_long_a_late_rank_was_late_is_known_though_its_next_operation_was_queued(
     slower: float, every: int
 ) -> None:
@@ -164,6 +169,7 @@ def test_a_rank_late_by_the_same_time_at_each_step_is_not_taken_for_a_slower_one
     assert found.cost_share == pytest.approx(cost, rel=0.15)
 
 
+@pytest.mark.long
 def test_what_a_slow_gpu_costs_is_known_though_batches_are_of_very_different_size() -> None:
     fault, uneven = Fault((5,), 1.3), partial(data_parallel, uneven=0.15, steps=400)
     (found,) = _warned(_judge(uneven(fault=fault)))
@@ -319,6 +325,7 @@ def test_a_slow_time_stands_out_of_what_pieces_differ_by_chance() -> None:
     assert outside_causes(records, order, replay, replace(changes, grown=apart)) == []
 
 
+@pytest.mark.long
 def test_ranks_that_wait_now_longer_and_now_shorter_have_no_slow_time() -> None:
     # As servers do, for requests.
     chance = np.random.default_rng(5)
