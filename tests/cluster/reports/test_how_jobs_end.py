@@ -43,11 +43,11 @@ class Way:
 
 WAYS = {
     # The first one takes longest. It has two nodes of its own, and the others follow each other.
-    "hang, time limit": Way((*STOPS, "--timeout", "0"), limit="--time=1", says=(PERHAPS_HUNG,)),
+    "hang, time limit": Way((*STOPS, "--timeout", "0"), limit="--time=2", says=(PERHAPS_HUNG,)),
     "hang, watchdog, kill-on-bad-exit": Way((*STOPS, "--timeout", "8")),
     "hang, watchdog, the culprit lives on until it is cancelled": Way(
         (*STOPS, "--timeout", "8"), ("--kill-on-bad-exit=0", "--wait=0"),
-        left=1, says=(HUNG, PERHAPS_HUNG),
+        left=1, cancelled_s=20, says=(HUNG, PERHAPS_HUNG),
     ),
     "kill -9": Way(("--timeout", "0", "--deaf"), sends=signal.SIGKILL, says=(CRASHED,)),
     "segmentation fault": Way(("--timeout", "0", "--deaf"), sends=signal.SIGSEGV, says=(CRASHED,)),

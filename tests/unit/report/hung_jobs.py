@@ -18,6 +18,7 @@ from tests.support.synthetic.standstill import (
 )
 
 RANKS = 8
+ONSET_NS = NOW_NS - 1000 * NS_PER_S  # when culprits called nothing more
 
 
 def hung_processes(stops: int | None = 40, since_ns: int = NOW_NS - STOOD_NS) -> list[Process]:
@@ -184,7 +185,6 @@ def stops_of(programs: Programs, culprits: Sequence[int], seed: int) -> dict[int
 def ended(programs: Programs, end: End, seed: int = 0) -> list[Process]:
     """Return the boxes of a job in which culprits stopped, and all ended then or later."""
     chance = fixed_chance(seed + 1)
-    onset_ns = NOW_NS - 1000 * NS_PER_S
     found = []
     for rank, one in enumerate(stood(programs, stops_of(programs, end.culprits, seed))):
         after_s = end.own_s if rank in end.culprits else chance.uniform(*end.others_s)
@@ -200,17 +200,17 @@ def ended(programs: Programs, end: End, seed: int = 0) -> list[Process]:
             )
             for key in one.keys
         ]  # fmt: skip
-        created_ns = onset_ns - round(end.life_s * NS_PER_S)
+        created_ns = ONSET_NS - round(end.life_s * NS_PER_S)
         found.append(
             replace(
                 one,
                 facts=replace(
                     one.facts,
-                    beat_ns=onset_ns + round(after_s * NS_PER_S),
+                    beat_ns=ONSET_NS + round(after_s * NS_PER_S),
                     state=end.states.get(rank, KILLED),
                 ),
                 comms=tuple(
-                    replace(comm, created_ns=created_ns, last_progress_ns=onset_ns)
+                    replace(comm, created_ns=created_ns, last_progress_ns=ONSET_NS)
                     for comm in one.comms
                 ),
                 keys=keys,

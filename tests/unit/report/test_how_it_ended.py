@@ -22,6 +22,7 @@ from nccl_inspector.model.card import (
     PERHAPS_HUNG,
     Card,
 )
+from nccl_inspector.model.process import NS_PER_S
 from nccl_inspector.render.comment import make_comment, read_comment
 from nccl_inspector.render.text import render_text
 from nccl_inspector.report.assemble import build_card
@@ -30,7 +31,7 @@ from nccl_inspector.slurm.job_record import JobRecord
 from nccl_inspector.summary.attempts import Loaded
 from tests.support.boxes import NOW_NS, fixed_chance
 from tests.support.synthetic.jobs import through_summaries
-from tests.unit.report.hung_jobs import LARGE, PROGRAMS, End, data_parallel, ended, ring
+from tests.unit.report.hung_jobs import LARGE, ONSET_NS, PROGRAMS, End, data_parallel, ended, ring
 
 NOBODY = ""
 _HANGS = rules.ids_about(rules.About.HANG)
@@ -38,11 +39,15 @@ _HANGS = rules.ids_about(rules.About.HANG)
 
 @dataclass(frozen=True)
 class Slurm:
-    """What Slurm, or `nccl-inspector run`, knows of the end."""
+    """What Slurm, or `nccl-inspector run`, knows of the end.
+
+    `after_s`: when Slurm began to end the job, in s after the culprits called nothing more.
+    """
 
     state: str
     exit_code: int | None = None
     signal: int | None = None
+    after_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,10 @@ PLANTED = {
     "hang, scancel after 6 min": Planted(End((360, 361), 361), Slurm("CANCELLED"), FOR_SURE),
     "hang, watchdog of 70 s, culprit lives on until scancel": Planted(
         End((70, 72), 200), Slurm("CANCELLED", 0, 15), SUSPECT),
+    "hang, watchdog of 8 s, culprit lives on until scancel": Planted(
+        End((8, 10), 61), Slurm("CANCELLED", 0, 15, 60), SUSPECT),
+    "hang, watchdog of 8 s, culprit lives on until the time limit": Planted(
+        End((8, 40), 3600), Slurm("TIMEOUT", 0, None, 3600), SUSPECT),
     "hang, watchdog of 70 s, no record": Planted(End((70, 119), 119), NO_RECORD, SUSPECT),
     "hang, watchdog of 70 s, kill-on-bad-exit": Planted(
         WATCHDOG_70, Slurm("FAILED", 143), FOR_SURE),
@@ -105,8 +114,9 @@ def card_of(kind: str, planted: Planted, seed: int = 0) -> Card:
 def reported(processes: list, slurm: Slurm | None) -> Card:  # type: ignore[type-arg]
     record = None
     if slurm is not None:
+        end_s = None if slurm.after_s is None else ONSET_NS / NS_PER_S + slurm.after_s
         record = JobRecord(42, state=slurm.state, exit_code=slurm.exit_code, signal=slurm.signal,
-                           sources=("sacct",))  # fmt: skip
+                           end_s=end_s, sources=("sacct",))  # fmt: skip
     loaded = Loaded(tuple(through_summaries(processes)), (0,), ())
     return build_card(loaded, JobContext(record=record))
 
@@ -160,7 +170,7 @@ def test_the_first_line_says_that_it_hung_or_crashed_and_who(name: str, kind: st
     assert_agrees(card)
 
 
-FROM_OUTSIDE = [Slurm("CANCELLED", 0, 15), Slurm("TIMEOUT", 0), Slurm("PREEMPTED"), None]
+FROM_OUTSIDE = [Slurm("CANCELLED", 0, 15, 0), Slurm("TIMEOUT", 0), Slurm("PREEMPTED"), None]
 
 
 @pytest.mark.parametrize("slurm", FROM_OUTSIDE, ids=["scancel", "limit", "preempted", "no record"])

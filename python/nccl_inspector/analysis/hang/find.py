@@ -10,6 +10,7 @@ the whole job; waits in it are followed anyway.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from statistics import median
 
 from nccl_inspector.analysis.claims import name_runs
@@ -333,6 +334,8 @@ def _find_all(job: _AtEnd, silences_ns: Sequence[float], look: Look) -> tuple[Ha
             (wait, one) for wait, one in pairs if one.verdict != DEAD and _lived_on(one, wait, job)
         ]
     found = [one for _, one in pairs]
+    if look.before_end:
+        found = [one for one in found if _gave_up_before_the_end(one, job)]
     if look.names:
         found = [one for one in found if one.roots and one.verdict in _TOLD]
     return tuple(sorted(found, key=_order))
@@ -390,6 +393,13 @@ def _last_beats_s(names: Iterable[str], job: _AtEnd) -> list[float]:
         for one, name in zip(job.processes, job.names, strict=True)
         if name in those
     ]
+
+
+def _gave_up_before_the_end(hang: Hang, job: _AtEnd) -> bool:
+    """Tell whether most of those that waited were gone before Slurm began to end the job."""
+    latest_s = job.ending.until_ns / 1e9 - BEATS_APART_S
+    beats_s = _last_beats_s({*hang.waiting, *hang.behind}, job)
+    return isfinite(latest_s) and 2 * sum(at_s < latest_s for at_s in beats_s) > len(beats_s)
 
 
 def _lived_on(hang: Hang, wait: Wait, job: _AtEnd) -> bool:

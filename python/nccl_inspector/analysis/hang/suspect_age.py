@@ -40,7 +40,8 @@ class Look:
 
     `least_s`: the least age. `measure`: what else the age is compared with. `names`: only hangs
     that name who it was count. `lived_on`: and only if that process lived while the others waited.
-    `all_wait`: and only if nearly all other ranks wait for it.
+    `all_wait`: and only if nearly all other ranks wait for it. `before_end`: and only if most of
+    those that wait were gone before the job was ended from outside.
     """
 
     least_s: float
@@ -48,11 +49,13 @@ class Look:
     names: bool = True
     lived_on: bool = False
     all_wait: bool = False
+    before_end: bool = False
 
 
 _LONG = Look(SUSPECT_S, Measure.OF_ITS_KIND, names=False)
 _GIVEN_UP = Look(GIVEN_UP_S, Measure.OF_ITS_COMMUNICATOR)
 _UNKNOWN_END = Look(UNKNOWN_END_S, Measure.OF_ITS_COMMUNICATOR, lived_on=True)
+_GAVE_UP_BEFORE = Look(GIVEN_UP_S, Measure.OF_ITS_COMMUNICATOR, before_end=True)
 _CRASH = Look(0.0, Measure.NOTHING, all_wait=True)
 
 
@@ -60,11 +63,13 @@ def looks_for(ending: Ending) -> tuple[Look, ...]:
     """Return the searches that the end of a job allows, in order.
 
     A job that was ended from outside may have been at work: whoever had not come to an operation
-    yet is no suspect. If a process of the job failed, it is the one that all others wait for, at
-    whatever age.
+    yet is no suspect, unless those that waited had given up by themselves before. If a process of
+    the job failed, it is the one that all others wait for, at whatever age.
     """
-    if not ending.is_over or ending.was_from_outside:
+    if not ending.is_over:
         return (_LONG,)
+    if ending.was_from_outside:
+        return _LONG, _GAVE_UP_BEFORE
     if ending.has_failed:
         return _LONG, _GIVEN_UP, _CRASH
     return _LONG, _UNKNOWN_END
