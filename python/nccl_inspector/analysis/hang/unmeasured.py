@@ -23,12 +23,10 @@ from nccl_inspector.model.card import (
     Period,
 )
 from nccl_inspector.model.process import KILLED, Process
-from nccl_inspector.model.wording import duration, number, said_entity
+from nccl_inspector.model.wording import duration, elapsed, number, said_entity
 
 DROPS_SHARE_MIN = 0.01  # of all operations
-# Ends of processes that are no further apart (s) are told as simultaneous: beats come once a second
-# and may be late.
-_SAME_TIME_S = 5.0
+_BEAT_S = 1.0  # a box beats once a second (plugin/beat)
 # How long before the others (s) a process must have ended if it is not known what ended the job:
 # longer than from SIGTERM to SIGKILL (KillWait, 30 s by default).
 UNKNOWN_S = 35.0
@@ -139,9 +137,12 @@ def _first_death(early: Sequence[_Killed], processes: int, ends: Ends, least_s: 
 
 
 def _apart(killed: Sequence[_Killed]) -> str:
-    """Return how far apart the ends of processes were, as text."""
-    apart_s = max(one.silent_ns for one in killed) / 1e9
-    return "at about the same time" if apart_s < _SAME_TIME_S else f"within {apart_s:.0f} s"
+    """Return how far apart the last signs of life of processes were, as text.
+
+    A process gives one a second, so a shorter time is told as that second.
+    """
+    apart_s = max(max(one.silent_ns for one in killed) / 1e9, _BEAT_S)
+    return f"within {apart_s:.1f} s" if apart_s < 10 else f"within {elapsed(apart_s)}"
 
 
 def _find_early(killed: Sequence[_Killed], ends: Ends) -> tuple[list[_Killed], float]:
