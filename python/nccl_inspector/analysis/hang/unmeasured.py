@@ -3,10 +3,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 
 from nccl_inspector.analysis.coverage import Coverage
+from nccl_inspector.analysis.hang.describe import said_killed
 from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.next_command import show_journal
 from nccl_inspector.analysis.places import Places
@@ -43,7 +44,7 @@ class Ends:
     `silences_ns`: for how long each gave no sign of life while another still did
     (analysis/clocks.py). `doubt_ns`: the error of the comparison of the nodes' clocks. `waiting`:
     the names of processes that waited for another one, which is known; whenever they ended, they
-    only gave up.
+    only gave up. `how_ended`: as of HungJob (describe.py).
     """
 
     places: Places
@@ -51,6 +52,7 @@ class Ends:
     silences_ns: Sequence[float]
     doubt_ns: float = 0.0
     waiting: frozenset[str] = frozenset()
+    how_ended: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_replaced(processes: Sequence[Process]) -> frozenset[int]:
@@ -117,6 +119,8 @@ def _first_death(early: Sequence[_Killed], processes: int, ends: Ends, least_s: 
     others = f", and {number(len(early) - 1, 'other')}" if len(early) > 1 else ""
     known = bool(ends.ending.state) or least_s >= ends.ending.silence_s
     died = "died" if known else "ended without finalizing NCCL"
+    if why_killed := ends.how_ended.get(first.name):
+        died = said_killed(why_killed)
     why = "" if known else " What ended the job is not known."
     return Finding(
         rule=rules.KILLED.id,
