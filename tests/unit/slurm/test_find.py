@@ -108,7 +108,8 @@ def test_another_job_of_the_number_is_not_the_summarys(
 
 # Steps.
 
-# As sacct of Slurm 22.05.8 and 26.05 prints them: a step of which a signal ended a task is CANCELLED.
+# As sacct prints them (src/sacct/print.c, Slurm 22.05 to 26.05): a step of which a signal ended a
+# task is CANCELLED.
 STEPS = [
     ("42", "FAILED", "143:0", "1000", "2000", "n[1-2]", ""),
     ("42.batch", "FAILED", "143:0", "1000", "2000", "n1", "1"),
