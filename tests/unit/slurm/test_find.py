@@ -1,5 +1,6 @@
 """Asking for a job's record: commands that hang, flood, fail or are not there; whom to believe."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,7 +122,7 @@ STEPS = [
 ]
 
 
-def steps_of(slurm: Slurm, rows: list[tuple[str, ...]]) -> tuple[StepRecord, ...]:
+def steps_of(slurm: Slurm, rows: Sequence[tuple[str, ...]]) -> tuple[StepRecord, ...]:
     said = "".join("@".join((*row, "")) + "\\n" for row in rows)
     slurm.put("sacct", 'for word; do case $word in --delimiter=*) d=${word#*=};; esac; done\n'
               f"printf '{said}' | sed \"s/@/$d/g\"")  # fmt: skip
