@@ -81,6 +81,8 @@ _HYDRA = re.compile(
     rb"(?:KILLED BY SIGNAL: (\d{1,3})|EXIT CODE: (\d{1,3}))"
 )
 _BEFORE, _AFTER = 1024, 512  # bytes of a paragraph around its mark
+_LINE_BYTES_MAX = 8192
+_LOOKS_MAX = 4096  # at lines and paragraphs; a line of a user's may be full of marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +149,27 @@ class _Reader:
         self.out_of_memory: dict[str, None] = {}
         self.notes: dict[str, None] = {}
         self._is_ended = False
+        self._looks = 0
 
     def read(self, block: bytes) -> None:
-        for match in _MARK.finditer(block):
-            if len(self.ends) >= ENDS_MAX:
+        end = 0
+        while match := _MARK.search(block, end):  # once in each line
+            self._looks += 1
+            if len(self.ends) >= ENDS_MAX or self._looks > _LOOKS_MAX:
                 return
             start = block.rfind(b"\n", 0, match.start()) + 1
             end = block.find(b"\n", match.end())
-            line = block[start : end if end >= 0 else len(block)]
-            if len(line) > _BEFORE + _AFTER + 4096:
-                continue
-            self._line(line, block[max(0, start - _BEFORE) : match.end() + _AFTER])
+            end = end if end >= 0 else len(block)
+            if end - start <= _LINE_BYTES_MAX:
+                around = block[max(0, start - _BEFORE) : match.end() + _AFTER]
+                self._line(match[0], block[start:end], around)
 
-    def _line(self, line: bytes, around: bytes) -> None:
-        if _TERMINATING.match(line):
+    def _line(self, mark: bytes, line: bytes, around: bytes) -> None:
+        if b"exitcode" in mark:
+            self._torchrun(around)
+        elif mark.startswith((b"noticed", b"Process", b"RUNNING")):
+            self._mpirun(around)
+        elif _TERMINATING.match(line):
             self._is_ended = True
         elif found := _TASKS.match(line):
             self._tasks(found, line)
@@ -169,8 +178,6 @@ class _Reader:
         elif (found := _ENDED.match(line)) or _NODE_FAILURE.match(line):
             self._is_ended = True
             self._note(self.notes, _text(line))
-        else:
-            self._paragraph(around)
 
     @staticmethod
     def _note(notes: dict[str, None], text: str) -> None:
@@ -186,13 +193,15 @@ class _Reader:
         by_slurm = self._is_ended and signal_of(code, signal) in (SIGTERM, SIGKILL)
         self._add(TaskEnd(SRUN, hosts, tasks, code, signal, _text(line), by_slurm=by_slurm))
 
-    def _paragraph(self, around: bytes) -> None:
-        """Take what is told in several lines; what has been taken before is taken once."""
+    def _torchrun(self, around: bytes) -> None:
+        """Take the rows of a table; one that has been taken before is taken once."""
         for found in _TORCHRUN.finditer(around):
             code, host = int(found[5]), found[3].decode("ascii", "replace")
             quote = _text(found[0].rpartition(b"\n")[2])
             rank, pid = found[4].decode(), int(found[6])
             self._add(TaskEnd(TORCHRUN, host, rank, max(code, 0), max(-code, 0), quote, pid))
+
+    def _mpirun(self, around: bytes) -> None:
         for one in _MPI_SIGNAL.finditer(around):
             self._of_rank(one[1], one[2], one[3], b"", one[4], one[0])
         for one in _HYDRA.finditer(around):
