@@ -1,4 +1,4 @@
-"""The output of a job: read for its throughput, then in its report."""
+"""The output of a job: read for its throughput and for what launchers wrote, then in its report."""
 
 import re
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from random import Random
 
 from nccl_inspector.analysis.slow_times.throughput import read_lines, read_throughput
 from nccl_inspector.model.card import Input, Period
+from nccl_inspector.report.launcher import LauncherLines, read_launchers
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.summary import Report
 from tests.fuzzers.target import Budget, Run, Target
@@ -25,10 +26,27 @@ _SHAPES = (
 )
 
 
+_ENDS = b"""
+srun: error: n1: tasks 0-2: Exited with exit code 1
+srun: error: n2: task 3: Segmentation fault (core dumped)
+slurmstepd: error: Detected 1 oom_kill event in StepId=42.0. Some of the step tasks have been OOM Killed.
+slurmstepd: error: *** STEP 42.0 ON n1 CANCELLED AT 2026-09-21T10:00:00 DUE TO TIME LIMIT ***
+[1]:
+  time      : 2026-11-27_12:03:44
+  host      : n1.example.org
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 2)
+mpirun noticed that process rank 1 with PID 2 on node n1 exited on signal 9 (Killed).
+=   RANK 1 PID 2 RUNNING AT n1
+=   KILLED BY SIGNAL: 9 (Killed)
+"""  # noqa: E501
+
+
 @cache
 def _seeds() -> list[bytes]:
     # The long one says what a byte of an output may cost.
-    return [_output(shape, 12) for shape in _SHAPES] + [_output(_SHAPES[0], _LINES)]
+    played = [_output(shape, 12) for shape in _SHAPES]
+    return [*played, played[0] + _ENDS, _output(_SHAPES[0], _LINES)]
 
 
 def _output(shape: str, steps: int) -> bytes:
@@ -47,13 +65,16 @@ def prepare(place: Path) -> Run:
     period = Period(seeds.START_S, seeds.START_S + 30)
 
     def run(data: bytes) -> str:
-        chunks = (data[at : at + _CHUNK] for at in range(0, len(data), _CHUNK))
-        found = read_throughput(read_lines(chunks), UTC, period)
+        chunks = [data[at : at + _CHUNK] for at in range(0, len(data), _CHUNK)]
+        ends = read_launchers(chunks)
+        found = read_throughput(read_lines(iter(chunks)), UTC, period)
         words = f"{len(found.found)} {found.unit} {sorted(found.refused)} {len(found.notes)}"
-        if not found.found:
+        words += f" {len(ends.ends)} {len(ends.out_of_memory)} {len(ends.notes)}"
+        if not found.found and ends == LauncherLines():
             return words
         inputs = (*given.inputs, Input("throughput", "present", "; ".join(found.notes)))
-        return f"{words} {report.said(replace(given, readings=found, inputs=inputs))}"
+        more = replace(given, readings=found, inputs=inputs, launchers=ends)
+        return f"{words} {report.said(more)}"
 
     return run
 

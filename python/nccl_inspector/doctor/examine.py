@@ -28,6 +28,7 @@ from nccl_inspector.doctor.registry import CHECKS
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import DEFAULT_CONF, Config, parse_config, read_config
 from nccl_inspector.setup.host import Host
+from nccl_inspector.setup.in_force import AnswerStep, InForceStep
 from nccl_inspector.setup.plan import ROLES as SETUP_ROLES
 from nccl_inspector.setup.run import look as look_at_setup
 from nccl_inspector.setup.site_file import DEFAULT_SITE, read_site
@@ -130,8 +131,10 @@ def _readers(
     return readers
 
 
-def _read_setup(roles: Collection[Role]) -> SetUp:
+def read_setup(roles: Collection[Role]) -> SetUp:
     """Return what `setup` would do here for each of its roles; nothing for one that it refuses.
+
+    Its steps that ask a running service are left out: checks of their own say what these would.
 
     Raises:
         InspectorError: the site file or a file of the host cannot be read.
@@ -139,7 +142,9 @@ def _read_setup(roles: Collection[Role]) -> SetUp:
     site, host = read_site(None), Host()
     todo: dict[str, tuple[str, ...]] = {}
     for role in (one for one in roles if one in SETUP_ROLES):
-        shown = look_at_setup(host, role, SETUP_ROLES[role](host, site))
+        steps = SETUP_ROLES[role](host, site)
+        made = [one for one in steps if not isinstance(one, (AnswerStep, InForceStep))]
+        shown = look_at_setup(host, role, made)
         if shown.has(State.TO_DO) and not shown.has(State.REFUSED):
             todo[role] = tuple(one.text for one in shown.looks if one.state is State.TO_DO)
     return SetUp(DEFAULT_SITE.exists(), todo)
@@ -167,7 +172,7 @@ def examine_host(settings: Settings, forced: Collection[Role], prometheus: str =
             wanted = Role.CONTROLLER in forced
             readers["controller"] = partial(read_controller, config, slurm, wanted)
             readers["spool"] = partial(read_spool, config, slurm)
-    found |= gather(readers | {"setup": partial(_read_setup, roles)})
+    found |= gather(readers | {"setup": partial(read_setup, roles)})
     return _examined(roles, Facts(settings=settings, **found))
 
 

@@ -150,6 +150,20 @@ class Component:
 
 
 @dataclass(frozen=True, slots=True)
+class StepEnd:
+    """How a step of the job ended that did not end well, by Slurm's accounting.
+
+    `step`: 0, batch, extern or interactive; `state`: Slurm's word; `exit_code`: code and signal, as
+    `0:9`; `words`: what they mean. Slurm's code of a step leaves out the tasks that Slurm killed.
+    """
+
+    step: str
+    state: str
+    exit_code: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """What Slurm and the hooks say about the job; unknown texts are empty and unknown numbers None.
 
@@ -180,6 +194,7 @@ class Job:
     components: tuple[Component, ...] = ()  # those of het_components
     uid: int | None = None
     script: str = ""  # fingerprint of user and submit line: equal for the same script
+    step_ends: tuple[StepEnd, ...] = ()  # the steps that did not end well, if Slurm told them
     by_slurm: bool = True  # False: job_id is the process id of `nccl-inspector run`; 0: not known
 
     @property

@@ -374,6 +374,18 @@ NCCL_ERROR: Final = Rule(
     action='do what the report says for the error; the page "NCCL\'s own log" lists them all',
     otherwise=_BY_VERDICT,
 )
+LAUNCHER: Final = Rule(
+    id=RuleId("launcher-ends"),
+    about=About.WRITTEN,
+    severity=INFO,
+    summary="srun, torchrun or mpirun wrote how tasks ended.",
+    meaning="The finding lists, in the order of the lines of the job's output, which task or rank "
+    "ended with which code or signal, what that means, and whether it was Slurm that ended it. A "
+    "process of which the boxes say that it died is told with these words in its own finding. The "
+    "finding accuses nobody: users can write such lines, and a task that ended first need not have "
+    "failed first. srun itself returns the highest of all, also of tasks that it killed.",
+    action="look at what the task that is told first wrote last",
+)
 NCCL_SETTING: Final = Rule(
     id=RuleId("nccl-setting"),
     about=About.WRITTEN,

@@ -2,9 +2,19 @@
 """Figures of a card as text: every number with its unit, `-` if it is not known."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from nccl_inspector.model.card import SEVERITIES, Card, Entity, Evidence, Finding, Period, Verdict
+from nccl_inspector.model.card import (
+    INFO,
+    SEVERITIES,
+    Card,
+    Entity,
+    Evidence,
+    Finding,
+    Period,
+    Verdict,
+)
 from nccl_inspector.model.hostlist import compress_within
 
 UNKNOWN = "-"
@@ -189,9 +199,39 @@ def said_cost(verdict: Verdict) -> str:
     return f"It cost the job about {elapsed(verdict.cost_s)}{share}."
 
 
+def briefly_cost(verdict: Verdict) -> str:
+    """Return `cost 33 s (0.4%)`; empty: no cost, or not known."""
+    if not verdict.cost_s:
+        return ""
+    share = f" ({percent(verdict.cost_share)})" if verdict.cost_share is not None else ""
+    return f"cost {elapsed(verdict.cost_s)}{share}"
+
+
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings by severity; findings of one severity keep their order."""
     return sorted(findings, key=lambda one: -SEVERITIES.index(one.severity))
+
+
+def leading_finding(card: Card) -> Finding | None:
+    """Return the finding that the verdict is about; None: it is about no finding."""
+    summary = card.verdict.summary
+    told = (one for one in card.findings if one.severity != INFO and one.title)
+    if not summary:
+        return None
+    return next((one for one in told if one.title in summary or summary in one.title), None)
+
+
+def said_who(card: Card) -> str:
+    """Return whom the verdict is about, as `rank 2 (n2 GPU0) and 1 more`; empty: nobody."""
+    finding = leading_finding(card)
+    kinds = "rank", "node", "gpu", "port", "pair", "rail"
+    who = [one for one in finding.entities if one.kind in kinds] if finding else []
+    # A GPU or a port beside a rank or a node only says where that is.
+    of_one_kind = [one for one in who if one.kind == who[0].kind]
+    if not of_one_kind:
+        return ""
+    more = f" and {len(of_one_kind) - 1:,} more" if len(of_one_kind) > 1 else ""
+    return said_entity(replace(of_one_kind[0], pid=None)) + more
 
 
 def said_job(card: Card) -> str:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A card as one line for AdminComment: people read it in sacct, `nccl-inspector show` parses it.
 
+    NCCL DEGRADED (network): transfers on node n13 take 1.39 times as long, cost 33 s (0.4%) --
     NCCL DEGRADED(network) cost=33s/0.4% slow=2026-08-02T14:40:10Z+380s/-28%
     who=node:n13,port:n13%20mlx5_4 wait=9% ranks=32/32 found=0C,2W,1I conf=high attempt=0 v=1
 
-It is one line of printable ASCII with at most 512 bytes. What is not known is left out. A site may
-have text of its own before and after it.
+It is one line of printable ASCII with at most 512 bytes: words for people, and behind them what
+programs parse. Lines of older releases have only the second part, and are read as well. What is not
+known is left out. A site may have text of its own before and after it.
 """
 
 import re
@@ -25,10 +27,23 @@ from nccl_inspector.model.card import (
     Card,
     Entity,
 )
-from nccl_inspector.model.wording import elapsed, instant, number, percent, said_entity, worst_first
+from nccl_inspector.model.table_columns import cut
+from nccl_inspector.model.wording import (
+    briefly_cost,
+    elapsed,
+    instant,
+    leading_finding,
+    number,
+    percent,
+    said_entity,
+    said_status,
+    worst_first,
+)
 from nccl_inspector.system.printable import plain
 
 BYTES_MAX = 512
+WORDS_MAX = 280  # with less than that for entities, if there are many
+_BETWEEN = " -- "
 _TEXT_MAX = 1 << 16  # of a comment that is searched
 _NAME_CHARS = 60
 _ENTITIES_MAX = 5
@@ -44,6 +59,8 @@ _SLOW = re.compile(rf"([0-9T:Z-]{{20}})\+{_NUMBER}s(?:/{_SHARE})?", re.IGNORECAS
 _RANKS = re.compile(r"([0-9]{1,12})(?:/([0-9]{1,12}))?")
 _FOUND = re.compile(r"([0-9]{1,9})C,([0-9]{1,9})W,([0-9]{1,9})I", re.IGNORECASE)
 _ENTITY = re.compile(r"([^:,]{1,180}):([^:,]{1,180})")
+# The words have no key=value, so they can forge none, and nothing that ends a text of Slurm's.
+_NOT_IN_WORDS = str.maketrans(dict.fromkeys('="|\\', "_") | {"'": ""})
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -76,12 +93,13 @@ class Summary:
 
 
 def summarize(card: Card) -> Summary:
-    """Return what a comment says; the entities of the worst finding come first."""
+    """Return what a comment says; the entities of what the verdict is about come first."""
     verdict, quality = card.verdict, card.data_quality
+    first = leading_finding(card)
     entities = tuple(
         dict.fromkeys(
             Entity(one.kind, one.name)
-            for finding in worst_first(card.findings)
+            for finding in (*([first] if first else ()), *worst_first(card.findings))
             if finding.severity != INFO
             for one in finding.entities
         )
@@ -155,14 +173,24 @@ def _tokens(one: Summary, entities: int) -> Iterator[str]:
     yield "v=1"
 
 
+def _words(card: Card, room: int) -> str:
+    """Return the verdict in words for people, within `room`; its cost is never cut."""
+    cost = briefly_cost(card.verdict)
+    end = f", {cost}" if cost else ""
+    text = f"NCCL {said_status(card.verdict)}: {card.verdict.summary or 'nothing is known'}"
+    return cut(plain(text), room - len(end)).translate(_NOT_IN_WORDS) + end
+
+
 def make_comment(card: Card) -> str:
-    """Return the line, with as many entities as there is room for."""
+    """Return the line: words first, then the rest, with as many entities as there is room for."""
     summary = summarize(card)
-    lines = (
+    lines = [
         " ".join(token for token in _tokens(summary, count) if token)
         for count in range(len(summary.entities), -1, -1)
-    )
-    return next(line for line in lines if len(line) <= BYTES_MAX)
+    ]
+    room = BYTES_MAX - len(_BETWEEN)
+    words = _words(card, min(WORDS_MAX, room - len(lines[-1])))
+    return words + _BETWEEN + next(line for line in lines if len(words) + len(line) <= room)
 
 
 def _float(text: str | None) -> float | None:

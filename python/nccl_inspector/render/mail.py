@@ -17,7 +17,7 @@ from pathlib import Path
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import Card
 from nccl_inspector.model.table_columns import cut
-from nccl_inspector.model.wording import said_job, said_status
+from nccl_inspector.model.wording import briefly_cost, said_job, said_status, said_who
 from nccl_inspector.render.html import render_html
 from nccl_inspector.render.text import render_text
 from nccl_inspector.system.printable import plain
@@ -28,6 +28,7 @@ _BODY_CHARS_MAX = 1 << 20
 _POLICY = SMTP.clone(linesep="\n")  # what sendmail reads
 SUBJECT_CHARS_MAX = 78  # RFC 5322: a line of a header is not to be longer
 LINE_CHARS_MAX = 900  # and never longer than 998
+_MORE_CHARS_MIN = 8  # with less room, who it was and the cost are left out
 _ADDRESSES_MAX = 50
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9 .,:;=+*/%#@!&()\[\]<>_-]")
 # No names, quotes, comments or programs: a part before the @ and a host, or an account alone.
@@ -63,12 +64,22 @@ def header_lines(to: tuple[str, ...], subject: str) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode("ascii")
 
 
+def _verdict(card: Card, room: int) -> str:
+    """Return `DEGRADED (network), node n13, cost 33 s (0.4%)`: what, who and the cost."""
+    status = said_status(card.verdict)
+    more = ", ".join(one for one in (said_who(card), briefly_cost(card.verdict)) if one)
+    left = room - len(status) - 2
+    return f"{status}, {cut(more, left)}" if more and left >= _MORE_CHARS_MIN else status
+
+
 def subject(card: Card) -> str:
-    """Return `NCCL DEGRADED (network): job 48213 gpt-pretrain`, cut to the allowed length."""
-    name = f" {card.job.name}" if card.job.name else ""
-    return header_text(
-        f"NCCL {said_status(card.verdict)}: {said_job(card)}{name}", SUBJECT_CHARS_MAX
-    )
+    """Return `NCCL HUNG, rank 2 (n2 GPU0), cost 25 s: job 48213 gpt-pretrain`.
+
+    It is cut to the allowed length: first the job's name, then cost and who.
+    """
+    job, name = said_job(card), f" {card.job.name}" if card.job.name else ""
+    verdict = _verdict(card, SUBJECT_CHARS_MAX - len("NCCL : ..") - len(job))
+    return header_text(f"NCCL {verdict}: {job}{name}", SUBJECT_CHARS_MAX)
 
 
 def make_mail(
@@ -85,7 +96,7 @@ def make_mail(
     addresses = read_addresses(to)
     text, about = render_text(card), subject(card)
     if own:
-        about = f"{own[0][:_SUBJECT_CHARS_TAKEN]}, NCCL {said_status(card.verdict)}"
+        about = f"{own[0][:_SUBJECT_CHARS_TAKEN]}, NCCL {_verdict(card, SUBJECT_CHARS_MAX)}"
         body = own[1].strip()[:_BODY_CHARS_MAX]
         text = f"{plain(own[0][:_SUBJECT_CHARS_TAKEN])}\n\n{body}\n\n{text}"
     # The email package only makes the parts and their headers, which contain no user's text.

@@ -109,6 +109,15 @@ def node_words(card: Card) -> str:
     return "; ".join(lists or [job.nodelist]).replace(",", ", ")
 
 
+def step_words(card: Card) -> str:
+    """Return how the steps ended that did not end well, as text; empty: none is known."""
+    told = [
+        f"{one.step} {one.state}{f' ({one.words})' if one.words else ''}"
+        for one in card.job.step_ends
+    ]
+    return "; ".join(told)
+
+
 def environment_words(card: Card) -> str:
     """Return software and hardware of the job as text; empty: not known."""
     env = card.environment
@@ -149,6 +158,8 @@ def _head(card: Card) -> Iterator[Item]:
         yield paragraph("nodes  ", nodes if len(nodes) <= 300 else f"{nodes[:297]}...")
     if environment := environment_words(card):
         yield paragraph("ran with  ", environment)
+    if steps := step_words(card):
+        yield paragraph("steps  ", steps)
     yield paragraph("data  ", data_words(card))
     if sources := source_words(card):
         yield paragraph("sources  ", sources)

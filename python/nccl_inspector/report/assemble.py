@@ -43,9 +43,11 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CRITICAL,
+    FAILED,
     INFO,
     NETWORK,
     NVLINK,
+    OTHER,
     SEVERITIES,
     Card,
     Entity,
@@ -53,7 +55,7 @@ from nccl_inspector.model.card import (
     Hang,
     TimeLine,
 )
-from nccl_inspector.model.process import KILLED, Process
+from nccl_inspector.model.process import EXITED, KILLED, Process
 from nccl_inspector.model.transport import ON_NETWORK
 from nccl_inspector.render.hosts import describe_hosts
 from nccl_inspector.render.labels import describe_labels
@@ -73,6 +75,12 @@ from nccl_inspector.report.figures import (
 from nccl_inspector.report.flight_words import tell_dumps
 from nccl_inspector.report.job_context import JobContext, with_record
 from nccl_inspector.report.joined_job import Report, build_report
+from nccl_inspector.report.launcher import (
+    first_end,
+    how_they_ended,
+    killed_words,
+    tell_launchers,
+)
 from nccl_inspector.report.nccl_words import explain_failure, tell_words
 from nccl_inspector.report.network import describe_network
 from nccl_inspector.report.nvidia import vendor_card
@@ -80,6 +88,7 @@ from nccl_inspector.report.over_time import OverTime, look_over_time, unpack
 from nccl_inspector.report.progress_dips import join_progress
 from nccl_inspector.report.unseen_port import unseen_port
 from nccl_inspector.report.verdict import judge
+from nccl_inspector.slurm.job_record import StepRecord
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import Head, NodeSummary
 from nccl_inspector.summary.unpacked_samples import UnionColumns, union_columns
@@ -286,14 +295,40 @@ def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda one: -SEVERITIES.index(one.severity)))
 
 
-def _ending(state: str, given: JobContext, head: Head) -> Ending:
+def _step_of(processes: Sequence[Process], steps: Sequence[StepRecord]) -> StepRecord | None:
+    """Return the record of the step whose processes did not end in order; of several, the last."""
+    names = {one.facts.step for one in processes if one.facts.state in (KILLED, EXITED)}
+    last = max(names, key=lambda one: -1 if one is None else one, default=None)
+    name = "batch" if last is None else str(last)
+    return next((one for one in steps if one.name == name), None) if names else None
+
+
+def _ending(state: str, given: JobContext, head: Head, processes: Sequence[Process]) -> Ending:
     """Return how the job ended; `nccl-inspector run` knows it of its command, also within a job."""
     record = given.record
     if head.state:
         return Ending(head.state, exit_code=head.exit_code)
     if record is None:
         return Ending(state)
-    return Ending(state, record.end_s, record.exit_code, record.signal)
+    of_job = Ending(state, record.end_s, record.exit_code, record.signal)
+    return of_job.of_step(_step_of(processes, given.steps))
+
+
+def _how_ended(
+    given: JobContext, loaded: Loaded, placed: Sequence[tuple[str, Process]], names: Sequence[str]
+) -> dict[str, str]:
+    """Return what launchers wrote of the ends of processes, in words, by their names.
+
+    The lines of an attempt before this one may be in the same output, and have no times.
+    """
+    lines = given.launchers
+    if lines is None or loaded.head.restart:
+        return {}
+    job_ids = {one.head.job_id for one in loaded.summaries}
+    return {
+        names[at]: killed_words(one, lines, job_ids, placed[at][1].facts.step)
+        for at, one in how_they_ended(lines, placed).items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +425,8 @@ def _build(
         lambda: _over_time(report, transports, placed, job.wall_s or 0.0, given.readings),
         worthwhile=forking,
     )
-    ending = _ending(job.state, given, report.head)
+    ending = _ending(job.state, given, report.head, processes)
+    how_ended = _how_ended(given, loaded, placed, report.names)
     environment = describe_environment(summaries)
     nodes = _nodes(summaries, environment.gpu_models)
     with looked:
@@ -411,7 +447,7 @@ def _build(
     unmeasured = find_unmeasured(
         timed.processes, report.names, report.coverage, tuple(missing), quality.ranks_expected,
         Ends(places, ending, timed.silences_ns, timed.doubt_ns,
-             _waiting(timed.processes, report.names, hangs)),
+             _waiting(timed.processes, report.names, hangs), how_ended),
     )  # fmt: skip
     view = JobView(
         placed,
@@ -434,7 +470,7 @@ def _build(
     causes, counters = with_counters([*told.findings, *below], hardware.findings)
     timeline = _confirmed(over_time.timeline, causes, sampled)
     running_job = None if ending.is_over else job.job_id
-    hung_job = HungJob(places, ending, job.job_id, comm_names)
+    hung_job = HungJob(places, ending, job.job_id, comm_names, how_ended)
     died = any(one.rule == rules.KILLED.id and one.severity == CRITICAL for one in unmeasured)
     quiet = None if hangs or died else _quiet_end(timed.processes, ending)
     located = places.locate(
@@ -464,9 +500,16 @@ def _build(
     claimed = [
         *tell_words(given.words, verdict, findings),
         *tell_dumps(given.dumps, verdict, findings),
+        *tell_launchers(given.launchers, requeued=report.head.restart > 0),
     ]
     findings = _sorted([*findings, *claimed])
     verdict = replace(verdict, summary=explain_failure(verdict, given.words))
+    if (
+        verdict.status == FAILED
+        and verdict.cause == OTHER
+        and (first := first_end(given.launchers))
+    ):
+        verdict = replace(verdict, summary=f"{verdict.summary}; {first}")
     return Card(
         job=job,
         verdict=verdict,

@@ -6,23 +6,29 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeGuard
 
 from nccl_inspector.analysis.replay.cause import COST_MIN
 from nccl_inspector.analysis.slow_times.throughput import Readings
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.model.card import Input, Job, Period
+from nccl_inspector.model.card import Input, Job, Period, StepEnd
+from nccl_inspector.model.exit_words import exit_words
 from nccl_inspector.model.hostlist import expand
 from nccl_inspector.model.wording import number
 from nccl_inspector.report.announced_paths import AvoidedError, visiting
 from nccl_inspector.report.flight_words import JobDumps, read_job_dumps
 from nccl_inspector.report.kept_logs import KeptLog, judge_kept
+from nccl_inspector.report.launcher import LauncherLines
 from nccl_inspector.report.nccl_words import NcclWords, words_of
 from nccl_inspector.report.output import CPU_S, Output, OutputContent, read_output
 from nccl_inspector.settings.config import Config
+from nccl_inspector.slurm.accounting import ask_steps
 from nccl_inspector.slurm.find_record import find_record
-from nccl_inspector.slurm.job_record import JobRecord
+from nccl_inspector.slurm.job_record import ACCOUNTING, OVER, JobRecord, StepRecord
 from nccl_inspector.slurm.topology import ask_places, used
 from nccl_inspector.summary.codec import Head
+
+STEP_ENDS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,8 @@ class JobContext:
     switches_used: tuple[str, ...] = ()
     readings: Readings | None = None
     words: NcclWords | None = None  # what NCCL wrote into the job's output
+    launchers: LauncherLines | None = None  # what srun, torchrun and mpirun wrote there
+    steps: tuple[StepRecord, ...] = ()  # of a job that did not end well, if accounting has them
     dumps: JobDumps | None = None  # of PyTorch's flight recorder
     inputs: tuple[Input, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict)
@@ -81,7 +89,19 @@ def with_record(job: Job, given: JobContext) -> Job:
         switches_asked=record.switches_asked,
         segment_asked=record.segment or None,
         switches_used=given.switches_used,
+        step_ends=_step_ends(given.steps),
     )
+
+
+def _step_ends(steps: Sequence[StepRecord]) -> tuple[StepEnd, ...]:
+    """Return the steps that did not end with 0, the last of them if there are many."""
+    ends = [
+        StepEnd(one.name, one.state, f"{one.exit_code or 0}:{one.signal or 0}",
+                exit_words(one.exit_code, one.signal))
+        for one in steps
+        if one.exit_code or one.signal or one.state != "COMPLETED"
+    ]  # fmt: skip
+    return tuple(ends[-STEP_ENDS_MAX:])
 
 
 def _places(config: Config, record: JobRecord | None) -> tuple[str, ...]:
@@ -109,22 +129,38 @@ def _dumps(record: JobRecord | None, head: Head) -> JobDumps | None:
         return None
 
 
+def _has_steps_to_tell(record: JobRecord | None, *, unfinished: bool) -> TypeGuard[JobRecord]:
+    """Tell whether accounting has the steps of a job that did not end well."""
+    if record is None or ACCOUNTING not in record.sources or record.state not in OVER:
+        return False
+    return unfinished or record.state != "COMPLETED"
+
+
 def gather(
-    head: Head, config: Config, asked: RequestedInputs, logs: Sequence[KeptLog] = ()
+    head: Head,
+    config: Config,
+    asked: RequestedInputs,
+    logs: Sequence[KeptLog] = (),
+    *,
+    unfinished: bool = False,
 ) -> JobContext:
     """Ask Slurm, and read the job's output; `head` is of one of the job's summaries.
 
-    `logs`: what its summaries keep of NCCL's own logs.
+    `logs`: what its summaries keep of NCCL's own logs. `unfinished`: processes of it did not end in
+    order, so its steps are asked for, too, whatever its state is.
 
     Root does not open the output that Slurm names: the user chose its path, which can lead
     anywhere.
     """
     record: JobRecord | None = None
+    steps: tuple[StepRecord, ...] = ()
     inputs: list[Input] = []
     if asked.slurm:
         record, why = find_record(head.job_id, config, head)
         known = record is not None and record.by_slurm
         inputs.append(Input("slurm", "present" if known else "absent", "; ".join(why)))
+        if _has_steps_to_tell(record, unfinished=unfinished):
+            steps = ask_steps(Path(config.scontrol).with_name("sacct"), record)
     start_s = record.start_s if record and record.start_s is not None else head.start
     end_s = record.end_s if record and record.end_s is not None else head.end
     told = OutputContent()
@@ -151,6 +187,6 @@ def gather(
     if dumps is not None:
         inputs.append(Input("flight_recorder", "present", dumps.detail))
     return JobContext(
-        record, _places(config, record), told.readings, words, dumps, tuple(inputs),
-        cost_min=config.report_cost_percent / 100,
+        record, _places(config, record), told.readings, words, told.launchers, steps, dumps,
+        tuple(inputs), cost_min=config.report_cost_percent / 100,
     )  # fmt: skip

@@ -5,8 +5,8 @@ The path, the file and each of its lines are the user's: a file system may never
 some lines a pattern of the site may take hours. The child has limits of CPU time and wall time. If
 it does not answer, the report is made without throughput, and says so.
 
-The child answers with two lines of JSON: what NCCL wrote, and then the throughput. The first one
-remains if the second one takes too long.
+The child answers with three lines of JSON: what launchers wrote, what NCCL wrote, and then the
+throughput. The first ones remain if the others take too long.
 """
 
 import json
@@ -38,6 +38,9 @@ from nccl_inspector.nccl_log.judge import judge_log
 from nccl_inspector.nccl_log.reader import LogReader
 from nccl_inspector.report.announced_paths import hangs
 from nccl_inspector.report.kept_logs import KeptLog, read_kept
+from nccl_inspector.report.launcher import TAIL_BYTES, LauncherLines, read_launchers
+from nccl_inspector.report.launcher import from_json as launchers_from_json
+from nccl_inspector.report.launcher import to_json as launchers_to_json
 from nccl_inspector.report.nccl_words import NcclWords, words_of
 from nccl_inspector.report.nccl_words import from_json as words_from_json
 from nccl_inspector.report.nccl_words import to_json as words_to_json
@@ -50,7 +53,7 @@ WALL_S = 60.0
 _OUTPUT_BYTES_MAX = 256 << 20  # of a longer output only the end is read
 # NCCL says how it was set up at the begin of an output, and what went wrong at its end.
 _WORDS_HEAD_BYTES, _WORDS_TAIL_BYTES = 32 << 20, 64 << 20
-_WORDS_CPU_SHARE = 1 / 3
+_WORDS_CPU_SHARE, _LAUNCHERS_CPU_SHARE = 1 / 3, 1 / 10
 _CHUNK_BYTES = 1 << 20
 _ANSWER_BYTES_MAX = 16 << 20  # 20,000 readings are 1 MB
 _LINES_AT_ONCE = 64  # lines between two checks of the CPU time
@@ -82,6 +85,7 @@ class OutputContent:
     readings: Readings | None = None
     seen: Input = _NO_OUTPUT
     words: NcclWords | None = None
+    launchers: LauncherLines | None = None
 
 
 def read_output(output: Output) -> OutputContent:
@@ -90,28 +94,31 @@ def read_output(output: Output) -> OutputContent:
     if output.cpu_s < CPU_S_MIN:
         why = "not read: this user's reports have used up their share of the service's time"
         return OutputContent(seen=Input("throughput", "absent", why))
-    answer, words = _ask_child(output)
+    answer, words, launchers = _ask_child(output)
     if isinstance(answer, str):
-        return OutputContent(seen=Input("throughput", "absent", f"{path}{answer}"), words=words)
+        seen = Input("throughput", "absent", f"{path}{answer}")
+        return OutputContent(None, seen, words, launchers)
     notes = "; ".join(answer.notes)
     if not answer.found:
         why = f"{path} has no throughput lines; {notes}".rstrip("; ")
-        return OutputContent(seen=Input("throughput", "absent", why), words=words)
+        return OutputContent(None, Input("throughput", "absent", why), words, launchers)
     detail = f"{len(answer.found)} readings of the job's output{f'; {notes}' if notes else ''}"
-    return OutputContent(answer, Input("throughput", "present", detail), words)
+    return OutputContent(answer, Input("throughput", "present", detail), words, launchers)
 
 
-def _ask_child(output: Output) -> tuple[Readings | str, NcclWords | None]:
+def _ask_child(
+    output: Output,
+) -> tuple[Readings | str, NcclWords | None, LauncherLines | None]:
     """Return what a child finds; of the throughput else why not, which follows the path's name."""
     try:
         reading, writing = os.pipe2(os.O_CLOEXEC)
     except OSError as err:
-        return f" is not read: no pipe: {err.strerror}", None
+        return f" is not read: no pipe: {err.strerror}", None, None
     try:
         pid = start_child(partial(_work, output, writing), [writing])
     except OSError as err:
         os.close(reading)
-        return f" is not read: no process: {err.strerror}", None
+        return f" is not read: no process: {err.strerror}", None, None
     finally:
         os.close(writing)
     try:
@@ -121,12 +128,14 @@ def _ask_child(output: Output) -> tuple[Readings | str, NcclWords | None]:
     status = _end(pid, kill=data is None)
     if data is None:
         hangs(pid)
-        return f" does not answer: left after {WALL_S:.0f} s", None
+        return f" does not answer: left after {WALL_S:.0f} s", None, None
     first, _, rest = data.partition(b"\n")
+    launchers = _launchers_from_json(first)
+    first, _, rest = rest.partition(b"\n")
     words = _words_from_json(first)
     if status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
-        return f" is not read: it took more than {output.cpu_s:.0f} s of CPU time", words
-    return _from_json(rest), words
+        return f" is not read: it took more than {output.cpu_s:.0f} s of CPU time", words, launchers
+    return _from_json(rest), words, launchers
 
 
 def _listen(fd: int, until_s: float) -> bytes | None:
@@ -153,6 +162,15 @@ def _end(pid: int, *, kill: bool) -> int | None:
                 return status
             time.sleep(0.01)
     return None
+
+
+def _launchers_from_json(data: bytes) -> LauncherLines | None:
+    """Return what `_work` wrote of launchers; None: nothing, or it broke off."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return None
+    return None if found is None else launchers_from_json(found)
 
 
 def _words_from_json(data: bytes) -> NcclWords | None:
@@ -184,6 +202,9 @@ def _work(output: Output, fd: int) -> None:
     hard_s = ceil(output.cpu_s) + 1
     setrlimit(RLIMIT_CPU, (hard_s, hard_s + 1))
     with os.fdopen(fd, "wb") as pipe:
+        launchers = _read_launchers(output)
+        pipe.write(json.dumps(launchers and launchers_to_json(launchers)).encode() + b"\n")
+        pipe.flush()
         words = _read_words(output)
         pipe.write(json.dumps(words and words_to_json(words)).encode() + b"\n")
         pipe.flush()
@@ -196,6 +217,19 @@ def _read_throughput(output: Output) -> dict[str, Any]:
         return {"why": found}
     rows = [(one.time_s, one.value) for one in found.found]
     return {"unit": found.unit, "found": rows, "refused": found.refused, "notes": found.notes}
+
+
+def _read_launchers(output: Output) -> LauncherLines | None:
+    """Return what launchers wrote at the end of an output; None: it cannot be read."""
+    try:
+        fd = _open_regular(output.path, output.uid)
+        if fd is None:
+            return None
+        size = os.fstat(fd).st_size
+        clock = _CpuTime(output.cpu_s * _LAUNCHERS_CPU_SHARE)
+        return read_launchers(_parts(fd, [(max(0, size - TAIL_BYTES), size)], clock))
+    except (OSError, ValueError):
+        return None
 
 
 def _read_words(output: Output) -> NcclWords | None:

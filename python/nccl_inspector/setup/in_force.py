@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bring settings into force: services read them again, and are asked whether they did."""
 
-import http.client
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.exposition.page import last_pass_s, page_url, read_page
 from nccl_inspector.settings.config import Config
 from nccl_inspector.settings.in_force import AGENT, Note, differences, running_note
 from nccl_inspector.setup.host import Host
@@ -18,8 +18,6 @@ CONTROLLER_UNIT = "nccl-inspector-controller.service"
 WAIT_S = 30.0  # a pass of the agent takes some 12 s at most
 _LOOK_S = 0.1
 _ANSWER_S = 5.0
-_PAGE_BYTES_MAX = 8 << 20
-_OWN_SERIES = b"nccl_inspector_agent_last_pass_timestamp_seconds"
 
 
 def reread_settings(host: Host) -> None:
@@ -142,20 +140,11 @@ class AnswerStep(MakesNothing):
 
     def _why_not(self) -> str:
         """Return why no agent answers; empty: it does."""
-        host, _, port = self.listen.rpartition(":")
-        host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))  # noqa: S104
-        connection = http.client.HTTPConnection(host, int(port), timeout=_ANSWER_S)
         try:
-            connection.request("GET", "/metrics")
-            answer = connection.getresponse()
-            page = answer.read(_PAGE_BYTES_MAX)
-        except (OSError, http.client.HTTPException) as err:
-            return str(err) or type(err).__name__
-        finally:
-            connection.close()
-        if answer.status != http.client.OK or _OWN_SERIES not in page:
-            return f"what answers there (status {answer.status}) has no series of the agent"
-        return ""
+            page = read_page(page_url(self.listen), _ANSWER_S)
+        except InspectorError as err:
+            return str(err)
+        return "what answers there has no series of the agent" if last_pass_s(page) is None else ""
 
     def apply(self, host: Host, journal: Journal) -> None:
         """Wait until it answers."""

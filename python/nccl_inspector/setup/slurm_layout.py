@@ -3,6 +3,7 @@
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,11 +49,13 @@ def slurm_value(text: str, key: str) -> str:
     return found
 
 
-def our_entries(host: Host, conf_dir: Path) -> list[StackEntry]:
+def our_entries(host: Host, conf_dir: Path, read_text: Callable[[Path], str]) -> list[StackEntry]:
     """Return the entries of plugstack.conf, and of what it includes, that name our plugin.
+
+    `read_text`: the host's, or one that keeps what it has read.
 
     Raises:
         InspectorError: a file cannot be read.
     """
-    found = stack_entries(conf_dir / "plugstack.conf", host.read_text, host.root)
+    found = stack_entries(conf_dir / "plugstack.conf", read_text, host.root)
     return [one for one in found if one.is_ours]

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.setup.host import Host, directory_of
 from nccl_inspector.setup.journal import Change, Journal, Key, fingerprint
 from nccl_inspector.setup.slurm_layout import our_entries
-from nccl_inspector.slurm.plugstack import drop_in_file, stack_entries
+from nccl_inspector.slurm.plugstack import StackEntry, drop_in_file, stack_entries
 from nccl_inspector.system.atomic import replace_file
 
 _RUN_DIR = Path("/run/nccl-inspector")  # of the mount unit
@@ -154,12 +155,12 @@ class PlugstackLineStep:
 
     def look(self, host: Host, journal: Journal) -> Look:
         """Refuse if another line already names the plugin, or if the library is not there."""
-        found = our_entries(host, self.conf_dir)
-        path = self.path(host)
+        found, path, text = self._read(host)
         if any(one.words == self._line for one in found) and len(found) == 1:
             return Look(State.DONE, f"{found[0].file}: the line is there")
         ours = (" ".join(self._line),)
-        if found and not (len(found) == 1 and self._appended(host, journal)):
+        is_ours = len(found) == 1 and self._appended(path, text, journal)
+        if found and not is_ours:
             where = ", ".join(f"{one.file}:{one.number}" for one in found)
             says = " ".join(found[0].words)
             return Look(State.REFUSED, f"{where} already says: {says}. Take it out, or make the "
@@ -170,16 +171,27 @@ class PlugstackLineStep:
 
     def path(self, host: Host) -> Path:
         """Return the file that has the line, or where it belongs if none has."""
-        for one in our_entries(host, self.conf_dir):
-            return one.file
-        path = self.conf_dir / "plugstack.conf"
-        found = drop_in_file(path, host.read_text(path), _DROP_IN)
-        return path if found is None or (self.is_sent and self.conf_dir in found.parents) else found
+        return self._read(host)[1]
 
-    def _appended(self, host: Host, journal: Journal) -> str:
-        """Return the text that setup added earlier and that is still there; empty if none is."""
-        path = self.path(host)
-        text = host.read_text(path)
+    def _read(self, host: Host) -> tuple[list[StackEntry], Path, str]:
+        """Return the entries that name the plugin, and the file of the line with its text.
+
+        Each file is read once, so that all of it is of one moment.
+        """
+        read_text = cache(host.read_text)
+        path = self.conf_dir / "plugstack.conf"
+        entries = our_entries(host, self.conf_dir, read_text)
+        if entries:
+            path = entries[0].file
+        else:
+            found = drop_in_file(path, read_text(path), _DROP_IN)
+            if found is not None and not (self.is_sent and self.conf_dir in found.parents):
+                path = found
+        return entries, path, read_text(path)
+
+    @staticmethod
+    def _appended(path: Path, text: str, journal: Journal) -> str:
+        """Return what setup added to a file earlier and is still in its text; empty: nothing."""
         for one in journal.changes:
             if (one.kind, one.what) == ("file", str(path)) and one.appended:
                 return one.appended if text.count(one.appended) == 1 else ""
@@ -187,9 +199,8 @@ class PlugstackLineStep:
 
     def apply(self, host: Host, journal: Journal) -> None:
         """Add it at the end of the file."""
-        path = self.path(host)
-        text = host.read_text(path)
-        earlier = self._appended(host, journal)
+        _, path, text = self._read(host)
+        earlier = self._appended(path, text, journal)
         rest = text.replace(earlier, "") if earlier else text
         if rest and not rest.endswith("\n"):
             rest += "\n"

@@ -14,9 +14,10 @@ from pathlib import Path
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.jobid import JobName, parse_job
 from nccl_inspector.slurm.command import TIME_FORMAT, ask
-from nccl_inspector.slurm.job_record import OVER, Run
+from nccl_inspector.slurm.job_record import OVER, JobRecord, Run, StepRecord
 from nccl_inspector.slurm.values import (
     Facts,
+    exit_facts,
     moment,
     number,
     optional,
@@ -24,6 +25,7 @@ from nccl_inspector.slurm.values import (
     plain,
     state_word,
     tres_facts,
+    whole,
 )
 
 # Restarts and StdOut came after 22.05: only columns that the release knows are asked for.
@@ -34,6 +36,11 @@ COLUMNS = (
     "JobName",
 )  # fmt: skip
 _MINUTE_S = 60
+
+# All releases have these, and none has a text of the user.
+STEP_COLUMNS = ("JobIDRaw", "State", "ExitCode", "Start", "End", "NodeList", "NTasks")
+STEPS_MAX = 4096
+_STEP = re.compile(r"[0-9]{1,10}\.([a-z0-9+]{1,24})")
 
 Row = dict[str, str]
 
@@ -170,3 +177,38 @@ def facts(row: Row) -> Facts:
     }
     found |= identity(row) | tres_facts(row["AllocTRES"], row["ReqTRES"])
     return {key: value for key, value in found.items() if value is not None}
+
+
+def read_steps(rows: Sequence[Row], record: JobRecord) -> tuple[StepRecord, ...]:
+    """Return the steps of a record's attempt that are over, in order of their begin."""
+    found: list[StepRecord] = []
+    for row in rows:
+        name = _STEP.fullmatch(row["JobIDRaw"])
+        state, start_s, end_s = state_word(row["State"]), moment(row["Start"]), moment(row["End"])
+        if name is None or state not in OVER or start_s is None or len(found) == STEPS_MAX:
+            continue
+        if start_s < (record.start_s or 0) or (record.end_s and start_s > record.end_s):
+            continue
+        codes = exit_facts(row["ExitCode"])
+        found.append(
+            StepRecord(
+                name[1], state, whole(codes.get("exit_code")), whole(codes.get("signal")), start_s,
+                end_s, optional(row["NodeList"]), number(row["NTasks"]),
+            )
+        )  # fmt: skip
+    return tuple(sorted(found, key=lambda one: (one.start_s or 0, one.name)))
+
+
+def ask_steps(sacct: Path, record: JobRecord) -> tuple[StepRecord, ...]:
+    """Return the steps of a record's attempt; none: accounting does not know them.
+
+    It is one more question to slurmdbd, so it is for jobs that did not end well.
+    """
+    delimiter = secrets.token_hex(12)
+    words = [
+        "--parsable", "--noheader", "--duplicates", f"--jobs={record.job_id}",
+        f"--delimiter={delimiter}", f"--format={','.join(STEP_COLUMNS)}",
+    ]  # fmt: skip
+    said = ask(sacct, *words, env=TIME_FORMAT)
+    rows = read_rows(said.output, STEP_COLUMNS, delimiter) if said.status == 0 else None
+    return read_steps(rows or (), record)

@@ -48,6 +48,23 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step of an attempt; times are Unix seconds, None: not known.
+
+    `name`: what Slurm writes behind the job's number, such as 0, batch, extern, interactive.
+    """
+
+    name: str
+    state: str
+    exit_code: int | None = None
+    signal: int | None = None
+    start_s: int | None = None
+    end_s: int | None = None
+    nodelist: str = ""
+    tasks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobRecord:
     """One job. In a field, None means that no source told it, and an empty text that there is none.
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.report.launcher import read_launchers
 from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.slurm import topology
+from nccl_inspector.slurm.accounting import ask_steps
 from nccl_inspector.slurm.ended import ask_ended
 from nccl_inspector.slurm.find_record import find_record
 from nccl_inspector.slurm.job_record import ACCOUNTING, CONTROLLER, JobRecord
@@ -166,3 +168,34 @@ def test_what_ended_in_a_span_of_time_is_told_of_all_users(
     assert not mine & {
         int(row["JobIDRaw"]) for row in ask_ended(sacct, begun_s - 3600, begun_s - 60)[0]
     }
+
+
+# Task 3 dies first; the other tasks hang until srun ends them, and task 0 does not heed SIGTERM.
+DEATHS = """srun -n4 --kill-on-bad-exit=1 bash -c '
+    [ $SLURM_PROCID = 3 ] && sleep 2 && kill -9 $$
+    [ $SLURM_PROCID = 0 ] && trap "" TERM
+    while :; do sleep 0.2; done'
+echo the job goes on; srun -n2 bash -c 'exit $((SLURM_PROCID * 5))'; exit 7
+"""
+
+
+def test_the_steps_of_a_job_and_sruns_lines_say_which_task_ended_how(
+    cluster: Cluster, config: Config
+) -> None:
+    job_id = slurm_jobs.submit_one(cluster, "deaths", DEATHS, "-N2", "--ntasks=4")
+    cluster.wait_for_job(job_id)
+    wait_until(lambda: found(config, job_id).end_s is not None, 60, "its end", 0.5)
+    record = found(config, job_id)
+    assert record.stdout_path is not None
+    text = Path(record.stdout_path).read_bytes()
+    lines = read_launchers([text])
+    first = lines.ends[0]
+    assert (first.tasks, first.signal, first.by_slurm) == ("3", 9, False), text
+    assert any(one.by_slurm for one in lines.ends), text
+    assert (lines.ends[-1].tasks, lines.ends[-1].code) == ("1", 5), text
+    wait_until(lambda: len(ask_steps(config.scontrol.with_name("sacct"), record)) >= 3, 60,
+               "its steps", 0.5)  # fmt: skip
+    steps = {one.name: one for one in ask_steps(config.scontrol.with_name("sacct"), record)}
+    assert (record.exit_code, steps["batch"].exit_code) == (7, 7)
+    assert (steps["0"].state, steps["0"].signal) in {("CANCELLED", 9), ("CANCELLED", 15)}, steps
+    assert (steps["1"].state, steps["1"].exit_code) == ("FAILED", 5), steps

@@ -57,7 +57,7 @@ def test_a_subject_is_a_line_of_78_characters_at_most(name: str) -> None:
 
 def test_a_mail_has_the_verdict_the_text_and_the_page() -> None:
     mail = parsed(make_mail(example_cards.network(), "amy@example.org", NOW))
-    assert mail["Subject"] == "NCCL DEGRADED (network): job 48213 gpt-pretrain"
+    assert mail["Subject"] == "NCCL DEGRADED (network), cost 33 s (0.4%): job 48213 gpt-pretrain"
     assert mail["To"] == "amy@example.org"
     text, page = mail.iter_parts()
     assert text.get_content_type() == "text/plain"
@@ -75,10 +75,41 @@ def test_no_line_of_a_mail_is_longer_than_a_mailer_takes(name: str) -> None:
 
 def test_slurms_subject_and_body_stay_in_front() -> None:
     mail = parsed(make_mail(example_cards.network(), "amy", NOW, (SLURMS[1], "a body\n")))
-    assert mail["Subject"] == f"{SLURMS[1]}, NCCL DEGRADED (network)"
+    assert mail["Subject"] == f"{SLURMS[1]}, NCCL DEGRADED (network), cost 33 s (0.4%)"
     body = mail.get_body()
     assert body is not None
     assert body.get_content().split("\n")[:3] == [SLURMS[1], "", "a body"]
+
+
+def test_a_subject_says_who_it_was_and_the_cost() -> None:
+    card = example_cards.hang()
+    assert subject(card) == (
+        "NCCL HUNG, rank 2 (n11 GPU2), cost 37 min (28%): job 48213 gpt-pretrain"
+    )
+    own = parsed(make_mail(card, "amy", NOW, (SLURMS[1], "")))["Subject"]
+    assert own == f"{SLURMS[1]}, NCCL HUNG, rank 2 (n11 GPU2), cost 37 min (28%)"
+
+
+ENCODED = "=?utf-8?q?=0D=0ABcc:_all@example.org?="
+
+
+@pytest.mark.parametrize(
+    "name", [ENCODED, "x\r\nBcc: all@example.org", "gr\u00f6\u00dfe", "a" * 10_000]
+)
+def test_who_it_was_adds_no_header_whatever_a_communicator_is_called(name: str) -> None:
+    """A rank's name has that of its communicator, which is the application's."""
+    card = example_cards.hang()
+    first = card.findings[0]
+    rank = replace(first.entities[0], name=f"rank 2 of {name}")
+    finding = replace(first, entities=(rank, *first.entities[1:]))
+    for own in (None, (SLURMS[1], "")):
+        named = replace(card, findings=(finding, *card.findings[1:]))
+        lines = headers(make_mail(named, "amy", NOW, own))
+        assert names_of(lines) == OURS
+        assert b"?" not in b"".join(lines)
+        assert all(line.isascii() and line.decode("ascii").isprintable() for line in lines)
+        assert max(map(len, lines)) <= 998
+    assert "job 48213" in subject(named)
 
 
 def test_a_hostile_name_of_a_job_adds_no_header() -> None:
@@ -86,9 +117,6 @@ def test_a_hostile_name_of_a_job_adds_no_header() -> None:
     mail = parsed(make_mail(example_cards.hostile(), "amy", NOW, own))
     assert mail["Bcc"] is None
     assert mail["Subject"].startswith("Slurm Job_id=1 Name=x__Bcc: all@example.org____hello, NCCL")
-
-
-ENCODED = "=?utf-8?q?=0D=0ABcc:_all@example.org?="
 
 
 @pytest.mark.parametrize(

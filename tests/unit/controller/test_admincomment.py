@@ -38,7 +38,8 @@ def comment(
 
 def test_the_verdict_goes_into_the_admin_comment(config: Config, tmp_path: Path) -> None:
     asked = comment(config, tmp_path)
-    assert "update JobId=42 AdminComment=NCCL CANNOT_TELL " in asked
+    assert "update JobId=42 AdminComment=NCCL CANNOT TELL: " in asked
+    assert " -- NCCL CANNOT_TELL " in asked
     assert " ranks=2/2 " in asked
     assert left(config) == []
 
@@ -76,7 +77,7 @@ def test_where_slurmctld_changes_no_ended_job_the_database_is_asked(
     config: Config, tmp_path: Path
 ) -> None:
     asked = comment(config, tmp_path, update=FINISHED)
-    assert "-i modify job where jobid=42 set AdminComment=NCCL CANNOT_TELL" in asked
+    assert "-i modify job where jobid=42 set AdminComment=NCCL CANNOT TELL: " in asked
     assert left(config) == []
 
 
@@ -90,7 +91,7 @@ def test_a_comment_in_the_database_that_is_somebody_elses_stays(
 
 def test_a_comment_of_our_own_in_the_database_is_renewed(config: Config, tmp_path: Path) -> None:
     asked = comment(config, tmp_path, update=FINISHED, sacct="echo nccl healthy")
-    assert "-i modify job where jobid=42 set AdminComment=NCCL CANNOT_TELL" in asked
+    assert "-i modify job where jobid=42 set AdminComment=NCCL CANNOT TELL: " in asked
 
 
 def test_the_comment_of_an_arrays_last_task_is_on_no_other_task(

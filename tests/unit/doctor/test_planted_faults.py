@@ -2,8 +2,10 @@
 """Each check finds its fault, and nothing else does; where all is well the doctor is silent."""
 
 import re
+import threading
 from dataclasses import fields, replace
 from errno import EDQUOT, ENOSPC, EROFS
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from nccl_inspector.agent.kill_switch import Disabled
 from nccl_inspector.controller.status import ServiceStatus, Shunned, Stuck
+from nccl_inspector.doctor import examine
 from nccl_inspector.doctor.check import Outcome, Result, Role, run_check
 from nccl_inspector.doctor.examine import Examination
 from nccl_inspector.doctor.facts import CannotTell, Facts, FileFacts, ImageFile, known
@@ -19,6 +22,10 @@ from nccl_inspector.doctor.text import ALL_WELL, find_page, render
 from nccl_inspector.model.process import DENIED, RCCL, UNTIMED
 from nccl_inspector.settings.config import parse_config
 from nccl_inspector.settings.in_force import AGENT, CONTROLLER
+from nccl_inspector.setup.host import Host
+from nccl_inspector.setup.in_force import AnswerStep, InForceStep
+from nccl_inspector.setup.journal import Journal
+from nccl_inspector.setup.steps import Look, MakesNothing, State
 from tests.support.doctor_facts import LIB, RUN, changed, environment, healthy, note_of, script
 from tests.support.repository import DOC
 
@@ -377,6 +384,42 @@ def test_a_node_that_is_not_set_up_is_told_to_call_setup() -> None:
     assert found(planted(NEW_NODE)) == {"plugstack-line", "run-dir-missing", "account-missing"}
     assert text.count(f"fix: {command} (as root). By hand: ") == 3
     assert f"{command} fixes 3 of these 3 faults" in text
+
+
+def test_what_a_service_would_say_is_asked_by_its_own_check_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`agent-settings` and the checks of the monitoring say it, and one fault is told once."""
+    asked: list[str] = []
+
+    class Served(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(503)
+
+    class Other(MakesNothing):
+        def look(self, host: Host, journal: Journal) -> Look:
+            del host, journal
+            return Look(State.TO_DO, "another step")
+
+        def apply(self, host: Host, journal: Journal) -> None:
+            del host, journal
+
+    with HTTPServer(("127.0.0.1", 0), Served) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        note = Path("/nowhere")
+        steps = [
+            InForceStep("x.service", AGENT, note, OLD_SETTINGS),
+            AnswerStep(f"127.0.0.1:{server.server_address[1]}", note),
+            Other(),
+        ]
+        monkeypatch.setattr(Host, "is_booted", property(lambda _self: True))
+        monkeypatch.setitem(vars(examine)["SETUP_ROLES"], "node", lambda _host, _site: steps)
+        found = examine.read_setup({Role.NODE})
+        server.shutdown()
+        thread.join()
+    assert (found.todo, asked) == ({"node": ("another step",)}, [])
 
 
 def test_where_setup_has_nothing_to_do_the_fix_is_by_hand() -> None:

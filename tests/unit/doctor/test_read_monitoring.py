@@ -16,7 +16,7 @@ from nccl_inspector.doctor.bounded import gather
 from nccl_inspector.doctor.facts import CannotTell, Page
 from nccl_inspector.doctor.processes import Running
 from nccl_inspector.doctor.read_monitoring import (
-    page_url,
+    exporter_url,
     parse_flags,
     parse_page,
     read_monitoring,
@@ -39,7 +39,7 @@ SERIES = "nccl_inspector_agent_last_pass_timestamp_seconds"
     ],
 )
 def test_the_address_of_the_page_follows_from_the_flags(words: list[str], url: str) -> None:
-    assert page_url(parse_flags(["node_exporter", *words])) == url
+    assert exporter_url(parse_flags(["node_exporter", *words])) == url
 
 
 def test_the_directory_may_be_given_twice_and_with_a_blank() -> None:

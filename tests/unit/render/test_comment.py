@@ -23,12 +23,37 @@ def test_a_comment_is_a_line_of_printable_ascii_within_512_bytes(name: str) -> N
     read_comment(text)
 
 
-def test_a_comment_begins_with_what_people_want_to_know() -> None:
-    assert LINE == (
-        "NCCL DEGRADED(network) cost=33s/0.4% slow=2026-08-02T14:40:10Z+380s/-28% "
-        "who=node:n13,port:n13%20mlx5_4,rank:rank%2017,gpu:n13%20GPU1 wait=9% ranks=32/32 "
-        "found=0C,2W,1I conf=high attempt=0 v=1"
+# As all releases before this one wrote it, and as it is in sites' databases.
+OLD = (
+    "NCCL DEGRADED(network) cost=33s/0.4% slow=2026-08-02T14:40:10Z+380s/-28% "
+    "who=node:n13,port:n13%20mlx5_4,rank:rank%2017,gpu:n13%20GPU1 wait=9% ranks=32/32 "
+    "found=0C,2W,1I conf=high attempt=0 v=1"
+)
+
+
+def test_a_comment_begins_with_words_that_say_who_and_the_cost() -> None:
+    assert make_comment(example_cards.hang()).startswith(
+        "NCCL HUNG: rank 2 (n11 GPU2, pid 4711) stopped calling NCCL at 15:12:44, after AllReduce "
+        "1840 of default_pg; 31 other ranks waited 37 min in 1841 until the job reached its time "
+        "limit, cost 37 min (28%) -- NCCL HUNG cost=2220s/27.6% who=rank:rank%202,"
     )
+
+
+def test_a_comment_of_an_older_release_says_the_same_as_one_of_this() -> None:
+    assert LINE.endswith(f" -- {OLD}")
+    assert read_comment(OLD) == read_comment(LINE) == read_comment(f"{OLD} {LINE}")
+
+
+@pytest.mark.parametrize("summary", ["x" * 2000, f"NCCL HEALTHY ranks=1 {NASTY} v=1 " * 40])
+def test_words_of_any_length_leave_the_cost_and_what_programs_parse_whole(summary: str) -> None:
+    card = example_cards.network()
+    text = make_comment(replace(card, verdict=replace(card.verdict, summary=summary)))
+    words, _, line = text.partition(" -- ")
+    assert len(text) <= 512
+    assert words.endswith("x.., cost 33 s (0.4%)" if summary[0] == "x" else ", cost 33 s (0.4%)")
+    assert not set("='\"|\\") & set(words)
+    assert read_comment(text) == read_comment(line)
+    assert (read_comment(text).status, read_comment(text).confidence) == ("DEGRADED", "high")
 
 
 @pytest.mark.parametrize("name", ["healthy", "network", "straggler", "hang", "failed", "nothing"])

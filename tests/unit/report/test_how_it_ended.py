@@ -271,10 +271,19 @@ def test_most_processes_of_a_job_did_not_die_before_the_others() -> None:
     assert (card.verdict.status, card.exit_code) == (FAILED, EXIT_WARNING)
 
 
-def test_how_far_apart_processes_ended_is_told_as_measured() -> None:
-    card = card_of("data parallel", PLANTED["hang, watchdog of 25 s under run, 49 s apart"])
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        (PLANTED["hang, watchdog of 25 s under run, 49 s apart"].end, "50 s"),
+        (End((2.3, 2.3), 0.0), "2.3 s"),
+        (End((0.2, 0.2), 0.0), "1.0 s"),  # beats come once a second
+    ],
+)
+def test_how_far_apart_processes_ended_is_told_as_measured(ends: End, words: str) -> None:
+    processes = [replace(one, operations=()) for one in ended(PROGRAMS["data parallel"](), ends, 1)]
+    card = reported(processes, Slurm("CANCELLED", 0, 15))
     titles = [one.title for one in card.findings if one.rule == rules.KILLED.id]
-    assert titles == ["all processes ended within 50 s, none in order"]
+    assert titles == [f"all processes ended within {words}, none in order"]
 
 
 @pytest.mark.parametrize(

@@ -369,6 +369,7 @@ def test_the_page_and_the_comment_are_made_too() -> None:
     page = render_html(CARD, NOW)
     assert "5 dumps of 3 GPUs" in page
     assert make_comment(CARD) == (
+        "NCCL CANNOT TELL: who was waited for is not in the dumps of NVIDIAs plugin -- "
         "NCCL CANNOT_TELL ranks=3/16 found=0C,0W,0I conf=low attempt=0 v=1"
     )
 

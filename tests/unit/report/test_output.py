@@ -104,6 +104,21 @@ def test_a_child_that_breaks_off_leaves_a_report_without_throughput(
     assert "the process that read it broke off" in seen.detail
 
 
+def test_what_launchers_wrote_at_the_end_of_an_output_is_read_with_the_rest(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = "srun: error: n2: task 3: Killed\nsrun: error: n1: tasks 0-2: Exited with exit code 1\n"
+    written.write_text(LINES + ends)
+    told = read_output(of(written))
+    assert told.readings is not None
+    assert told.launchers is not None
+    assert [(one.hosts, one.tasks) for one in told.launchers.ends] == [("n2", "3"), ("n1", "0-2")]
+    # They come first, so a file that takes too long for the rest does not take them along.
+    monkeypatch.setattr(module, "_read_words", lambda _: os._exit(3))
+    again = read_output(of(written))
+    assert (again.readings, again.launchers) == (None, told.launchers)
+
+
 def test_an_output_without_throughput_and_one_that_is_not_there_are_said(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert "has no throughput lines" in read_output(of(tmp_path / "empty")).seen.detail

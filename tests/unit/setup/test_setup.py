@@ -18,10 +18,17 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import read_config
 from nccl_inspector.setup.host import Host
 from nccl_inspector.setup.in_force import AGENT_UNIT
+from nccl_inspector.setup.journal import Journal
 from nccl_inspector.setup.plan import RUN_UNIT, controller_steps, node_steps
 from nccl_inspector.setup.run import Undone, apply, look, take_back_all
 from nccl_inspector.setup.site_file import SiteFile, read_site
-from nccl_inspector.setup.steps import DirectoryStep, State, TmpfilesStep, UnitStep
+from nccl_inspector.setup.steps import (
+    DirectoryStep,
+    PlugstackLineStep,
+    State,
+    TmpfilesStep,
+    UnitStep,
+)
 from tests.support.host_image import SITE, SLURM_CONF, make_image, setup, tree
 from tests.support.repository import PACKAGING, REPO
 from tests.support.throwaway_root import can_copy, run_in_copy
@@ -593,6 +600,25 @@ def test_a_configless_node_gets_a_file_where_the_files_of_slurmctld_include_one(
     (image / "etc/slurm").rename(image / "run/slurm/conf")
     assert setup(image, "node", "--apply")[0] == 0
     assert (image / DROP_IN).read_text() == LINE
+
+
+def test_a_look_at_plugstack_conf_is_at_one_moment_of_it(
+    image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert setup(image, "node", "--apply")[0] == 0
+    other = PlugstackLineStep(Path("/etc/slurm"), LINE.split()[1], ("default=json",))
+    reads: list[Path] = []
+    read_text = Host.read_text
+
+    def counting(host: Host, path: Path) -> str:
+        reads.append(path)
+        return read_text(host, path)
+
+    monkeypatch.setattr(Host, "read_text", counting)
+    host = Host(image)
+    found = other.look(host, Journal(host, "node"))
+    assert found.text == "/etc/slurm/plugstack.conf: change the line"
+    assert reads.count(Path("/etc/slurm/plugstack.conf")) == 1
 
 
 def test_a_line_that_is_gone_is_not_said_to_stay(image: Path) -> None:

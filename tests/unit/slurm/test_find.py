@@ -1,5 +1,6 @@
 """Asking for a job's record: commands that hang, flood, fail or are not there; whom to believe."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.jobid import JobName, parse_job
 from nccl_inspector.slurm import accounting, command
 from nccl_inspector.slurm.find_record import believe, find_record
-from nccl_inspector.slurm.job_record import ACCOUNTING, CONTROLLER, SUMMARY, JobRecord
+from nccl_inspector.slurm.job_record import ACCOUNTING, CONTROLLER, SUMMARY, JobRecord, StepRecord
 from nccl_inspector.slurm.outputpath import fill_in
 from nccl_inspector.slurm.scontroltext import parse_text
 from nccl_inspector.slurm.values import seconds
@@ -104,6 +105,42 @@ def test_another_job_of_the_number_is_not_the_summarys(
     assert found is not None
     assert found.sources == (SUMMARY,)
     assert sum("another job of this number" in one for one in problems) == 2
+
+
+# Steps.
+
+# As sacct prints them (src/sacct/print.c, Slurm 22.05 to 26.05): a step of which a signal ended a
+# task is CANCELLED.
+STEPS = [
+    ("42", "FAILED", "143:0", "1000", "2000", "n[1-2]", ""),
+    ("42.batch", "FAILED", "143:0", "1000", "2000", "n1", "1"),
+    ("42.extern", "COMPLETED", "0:0", "1000", "2000", "n[1-2]", "2"),
+    ("42.0", "CANCELLED by 1001", "0:9", "1100", "1900", "n[1-2]", "8"),
+    ("42.1", "RUNNING", "0:0", "1950", "Unknown", "n[1-2]", "8"),
+    ("42.0", "FAILED", "1:0", "500", "600", "n[1-2]", "8"),  # of an earlier attempt
+    ("420.0", "x" * 50, "1:0", "1100", "1900", "n3", "8"),
+]
+
+
+def steps_of(slurm: Slurm, rows: Sequence[tuple[str, ...]]) -> tuple[StepRecord, ...]:
+    said = "".join("@".join((*row, "")) + "\\n" for row in rows)
+    slurm.put("sacct", 'for word; do case $word in --delimiter=*) d=${word#*=};; esac; done\n'
+              f"printf '{said}' | sed \"s/@/$d/g\"")  # fmt: skip
+    record = JobRecord(42, state="FAILED", start_s=1000, end_s=2000)
+    return accounting.ask_steps(slurm.folder / "sacct", record)
+
+
+def test_the_steps_of_an_attempt_that_are_over_are_told(slurm: Slurm) -> None:
+    found = {one.name: one for one in steps_of(slurm, STEPS)}
+    assert found.keys() == {"batch", "extern", "0"}
+    assert found["0"] == StepRecord("0", "CANCELLED", 0, 9, 1100, 1900, "n[1-2]", 8)
+
+
+def test_without_accounting_there_are_no_steps(slurm: Slurm) -> None:
+    record = JobRecord(42, state="FAILED", start_s=1000, end_s=2000)
+    assert accounting.ask_steps(slurm.folder / "sacct", record) == ()
+    slurm.put("sacct", "echo what a nice day")
+    assert accounting.ask_steps(slurm.folder / "sacct", record) == ()
 
 
 # Names of jobs.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hangs as findings: who did what last, who waits where and since when, and what to run next."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.hang.quiet_end import QuietEnd
@@ -53,12 +53,17 @@ _RULES = {
 
 @dataclass(frozen=True, slots=True)
 class HungJob:
-    """What is known about a job with a hang; `names` has its communicators' names by id."""
+    """What is known about a job with a hang; `names` has its communicators' names by id.
+
+    `how_ended`: how processes ended as their launcher wrote it, by name; an empty text: Slurm ended
+    them. It may be of some processes only.
+    """
 
     places: Places
     ending: Ending
     job_id: int
     names: dict[str, str]
+    how_ended: Mapping[str, str] = field(default_factory=dict)
 
     def comm(self, comm_id: str) -> str:
         """Return the name of a communicator in the report."""
@@ -140,13 +145,32 @@ def _stopped(who: str, hang: Hang, job: HungJob) -> str:
     return f"{stopped}; {_waited(hang, _briefly(hang, last, job), job)}"
 
 
+def killed_by(names: Sequence[str], how_ended: Mapping[str, str], ending: Ending) -> str:
+    """Return what killed processes, as text; empty: not known.
+
+    What the launcher wrote of these processes counts. If it wrote of others only, or of each
+    something else, the job's own code is not of these.
+    """
+    if not how_ended:
+        return ending.killed_by
+    told = {how_ended[name] for name in names if name in how_ended}
+    return told.pop() if len(told) == 1 else ""
+
+
+def said_killed(why: str, *, many: bool = False) -> str:
+    """Return `was killed (SIGKILL: out of memory, or kill -9)`, or `crashed (exit code 1, ...)`."""
+    if why.startswith(("exit code", "SIGABRT")):
+        return f"crashed ({why})"
+    return f"{'were' if many else 'was'} killed ({why})"
+
+
 def _crashed(who: str, many: bool, hang: Hang, job: HungJob) -> str:
     """Return a text about ranks that stopped and with which the job failed."""
     last = max(hang.last, key=lambda one: one.since_s or 0.0, default=None)
-    why = job.ending.killed_by
+    why = killed_by(_who(hang), job.how_ended, job.ending)
     did = "died" if hang.verdict == DEAD else "crashed"
     if why:
-        did = f"{'were' if many else 'was'} killed ({why})"
+        did = said_killed(why, many=many)
     if last is None or last.since_s is None:
         return f"{who} {did}; {_others_waited(hang, _operation(hang, job))}"
     mine = last.communicator == hang.communicator

@@ -1,45 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a job ended: by itself or from outside, in which order, and what its exit code means."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
-from nccl_inspector.slurm.job_record import OVER
+from nccl_inspector.model.exit_words import (
+    BY_SIGNAL,
+    OF_ITS_OWN,
+    SIGABRT,
+    SIGKILL,
+    SIGTERM,
+    TIMEOUT,
+    exit_words,
+    signal_of,
+    signal_words,
+)
+from nccl_inspector.slurm.job_record import OVER, StepRecord
 
 # The job's own processes ended it.
 BY_ITSELF = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})
 # Slurm, or a person through Slurm, ended the job; its processes die in the order of the signals.
 FROM_OUTSIDE = OVER - BY_ITSELF - {"BOOT_FAIL"}
 
-_SIGTERM = 15
-_BY_SIGNAL = 128  # what a shell and srun add to the number of a signal
-# What timeout(1) exits with: the user's own time limit.
-_TIMEOUT = 124
 # What a shell exits with if SIGTERM ended its command. It is also the highest code of a step in
 # which one process failed and srun then ended the rest, and srun returns the highest.
-_TERMINATED = _BY_SIGNAL + _SIGTERM
-
-_SIGNALS = {
-    1: "SIGHUP: the terminal or the session went away",
-    2: "SIGINT: Ctrl-C",
-    4: "SIGILL: an instruction that this CPU does not have",
-    6: "SIGABRT: abort(), as PyTorch's watchdog, NCCL and failed assertions call it",
-    7: "SIGBUS: an invalid address, a full /dev/shm or a file that became shorter",
-    8: "SIGFPE: an arithmetic error",
-    9: "SIGKILL: out of memory, or kill -9",
-    11: "SIGSEGV: an invalid address",
-    15: "SIGTERM: told to end, as srun does with the rest of a step of which one process failed",
-    125: "Slurm's sign for a step that was out of memory",
-}
-_CODES = {
-    1: "an error or an exception of the program",
-    2: "a wrong use of a command",
-    124: "timeout(1) ended it",
-    126: "the command cannot be executed",
-    127: "the command was not found",
-}
-# Signals that a process gets because of what it did itself, or of the memory it used.
-_OF_ITS_OWN = frozenset({4, 7, 8, 9, 11})
+_TERMINATED = BY_SIGNAL + SIGTERM
 
 # The beat thread beats once a second, but has a low priority.
 BEATS_APART_S = 15.0
@@ -72,13 +57,13 @@ class Ending:
     @property
     def was_by_itself(self) -> bool:
         """Whether the job's own processes ended it, and not a signal sent to them."""
-        signalled = self.exit_code in (_TIMEOUT, _TERMINATED) or self.signal == _SIGTERM
+        signalled = self.exit_code in (TIMEOUT, _TERMINATED) or self.signal == SIGTERM
         return self.state in BY_ITSELF and not signalled
 
     @property
     def has_failed(self) -> bool:
         """Whether a process of the job failed: not if the user's own time limit ended it."""
-        return self.state in ("FAILED", "OUT_OF_MEMORY") and self.exit_code != _TIMEOUT
+        return self.state in ("FAILED", "OUT_OF_MEMORY") and self.exit_code != TIMEOUT
 
     @property
     def was_given_up(self) -> bool:
@@ -107,28 +92,39 @@ class Ending:
     @property
     def last_signal(self) -> int | None:
         """The signal that ended the job's command, if one did."""
-        if self.signal:
-            return self.signal
-        code = self.exit_code or 0
-        return code - _BY_SIGNAL if _BY_SIGNAL < code < _BY_SIGNAL + 65 else None
+        return signal_of(self.exit_code, self.signal)
 
     @property
     def killed_by(self) -> str:
         """What killed the process that failed, as text; empty: its code does not say that."""
         if self.state == "OUT_OF_MEMORY":
             return "out of memory"
-        return _SIGNALS[self.last_signal] if self.last_signal in _OF_ITS_OWN else ""
+        number = self.last_signal
+        return signal_words(number) if number in OF_ITS_OWN else ""
 
     @property
     def code_words(self) -> str:
         """Return `exit code 137, SIGKILL: out of memory, or kill -9`; empty: none, or 0."""
-        code, number = self.exit_code or 0, self.last_signal
-        if number is not None:
-            by = f"signal {number}" if self.signal else f"exit code {code}"
-            return f"{by}, {_SIGNALS[number]}" if number in _SIGNALS else by
-        if not code:
-            return ""
-        return f"exit code {code}, {_CODES[code]}" if code in _CODES else f"exit code {code}"
+        return exit_words(self.exit_code, self.signal)
+
+    def of_step(self, step: StepRecord | None) -> "Ending":
+        """Return how the step ended whose processes were measured, if that certainly says more.
+
+        The job's code is its script's: the highest that srun saw, also of tasks that srun killed
+        after the one that failed, or 0 if the script goes on. Slurm's code of a step leaves out
+        the tasks that Slurm killed, unless it killed all of a node (get_exit_code of slurmstepd).
+        So it may be the answer to a signal of the user's own, which a program can answer with any
+        code, but never a signal that nobody sends. The database calls a step of which a signal
+        ended a task CANCELLED (as_mysql_job.c, Slurm 22.05 to 26.05).
+        """
+        if step is None or self.state not in BY_ITSELF:
+            return self
+        failed = self.state == "FAILED" and self.was_by_itself and step.state == "FAILED"
+        out_of_memory = step.state == "OUT_OF_MEMORY"
+        if not (failed or out_of_memory or step.signal in (OF_ITS_OWN | {SIGABRT}) - {SIGKILL}):
+            return self
+        state = "OUT_OF_MEMORY" if out_of_memory or self.state == "OUT_OF_MEMORY" else "FAILED"
+        return replace(self, state=state, exit_code=step.exit_code, signal=step.signal)
 
     @property
     def ended_words(self) -> str:

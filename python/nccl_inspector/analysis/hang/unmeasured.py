@@ -3,10 +3,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 
 from nccl_inspector.analysis.coverage import Coverage
+from nccl_inspector.analysis.hang.describe import said_killed
 from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.next_command import show_journal
 from nccl_inspector.analysis.places import Places
@@ -23,12 +24,10 @@ from nccl_inspector.model.card import (
     Period,
 )
 from nccl_inspector.model.process import KILLED, Process
-from nccl_inspector.model.wording import duration, number, said_entity
+from nccl_inspector.model.wording import duration, elapsed, number, said_entity
 
 DROPS_SHARE_MIN = 0.01  # of all operations
-# Ends of processes that are no further apart (s) are told as simultaneous: beats come once a second
-# and may be late.
-_SAME_TIME_S = 5.0
+_BEAT_S = 1.0  # a box beats once a second (plugin/beat)
 # How long before the others (s) a process must have ended if it is not known what ended the job:
 # longer than from SIGTERM to SIGKILL (KillWait, 30 s by default).
 UNKNOWN_S = 35.0
@@ -45,7 +44,7 @@ class Ends:
     `silences_ns`: for how long each gave no sign of life while another still did
     (analysis/clocks.py). `doubt_ns`: the error of the comparison of the nodes' clocks. `waiting`:
     the names of processes that waited for another one, which is known; whenever they ended, they
-    only gave up.
+    only gave up. `how_ended`: as of HungJob (describe.py).
     """
 
     places: Places
@@ -53,6 +52,7 @@ class Ends:
     silences_ns: Sequence[float]
     doubt_ns: float = 0.0
     waiting: frozenset[str] = frozenset()
+    how_ended: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_replaced(processes: Sequence[Process]) -> frozenset[int]:
@@ -119,6 +119,8 @@ def _first_death(early: Sequence[_Killed], processes: int, ends: Ends, least_s: 
     others = f", and {number(len(early) - 1, 'other')}" if len(early) > 1 else ""
     known = bool(ends.ending.state) or least_s >= ends.ending.silence_s
     died = "died" if known else "ended without finalizing NCCL"
+    if why_killed := ends.how_ended.get(first.name):
+        died = said_killed(why_killed)
     why = "" if known else " What ended the job is not known."
     return Finding(
         rule=rules.KILLED.id,
@@ -139,9 +141,12 @@ def _first_death(early: Sequence[_Killed], processes: int, ends: Ends, least_s: 
 
 
 def _apart(killed: Sequence[_Killed]) -> str:
-    """Return how far apart the ends of processes were, as text."""
-    apart_s = max(one.silent_ns for one in killed) / 1e9
-    return "at about the same time" if apart_s < _SAME_TIME_S else f"within {apart_s:.0f} s"
+    """Return how far apart the last signs of life of processes were, as text.
+
+    A process gives one a second, so a shorter time is told as that second.
+    """
+    apart_s = max(max(one.silent_ns for one in killed) / 1e9, _BEAT_S)
+    return f"within {apart_s:.1f} s" if apart_s < 10 else f"within {elapsed(apart_s)}"
 
 
 def _find_early(killed: Sequence[_Killed], ends: Ends) -> tuple[list[_Killed], float]:

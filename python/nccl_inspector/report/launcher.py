@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What launchers wrote into a job's output about the ends of its tasks: srun, torchrun, mpirun.
+
+Users can write such lines, too. So they accuse nobody and change no verdict: they say how a process
+ended of which the boxes say that it died, and stand in a finding of their own, as information.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from nccl_inspector.errors import InspectorError
+from nccl_inspector.model import rules
+from nccl_inspector.model.card import INFO, LOW, Finding
+from nccl_inspector.model.exit_words import (
+    OOM_WORDS,
+    OUT_OF_MEMORY,
+    SIGKILL,
+    SIGTERM,
+    exit_words,
+    signal_of,
+    signal_words,
+)
+from nccl_inspector.model.hostlist import expand
+from nccl_inspector.model.process import COMM_FOLDED, Process
+from nccl_inspector.model.wording import cut_list, number
+from nccl_inspector.nccl_log.lines import whole_lines
+from nccl_inspector.slurm.values import id_set
+from nccl_inspector.system.printable import plain
+
+SRUN, TORCHRUN, MPIRUN = "srun", "torchrun", "mpirun"
+TAIL_BYTES = 32 << 20  # of an output: launchers write at its end
+ENDS_MAX, NOTES_MAX = 256, 64
+_QUOTE_CHARS, _SHOWN = 160, 4
+
+# strsignal(3) of the C library, which srun writes; srun does not set a locale.
+_NAMED = {
+    "Hangup": 1, "Interrupt": 2, "Quit": 3, "Illegal instruction": 4,
+    "Trace/breakpoint trap": 5, "Aborted": 6, "Bus error": 7, "Floating point exception": 8,
+    "Killed": 9, "User defined signal 1": 10, "Segmentation fault": 11,
+    "User defined signal 2": 12, "Broken pipe": 13, "Alarm clock": 14, "Terminated": 15,
+    "Stack fault": 16, "CPU time limit exceeded": 24, "File size limit exceeded": 25,
+    "Bad system call": 31, "Out Of Memory": OUT_OF_MEMORY,
+}  # fmt: skip
+# In front of `error: ` is the name of srun or slurmstepd, of slurmstepd-NODE with several slurmd on
+# a host, or the time; with --label the number of a task is in front of slurmstepd's.
+_HEAD = rb"^(?:\d{1,7}: )?(?:srun: |slurmstepd(?:-[^\s:]{1,64})?: |\[[^\]\n]{1,40}\] )?error: "
+_TASKS = re.compile(
+    _HEAD + rb"(\S{1,1000}): tasks? ([\d,-]{1,2048}): (?:Exited with exit code (\d{1,3})"
+    rb"|([A-Z][A-Za-z0-9/ ]{2,40}?)(?: \(core dumped\))?)\s*$"
+)
+_OOM = re.compile(
+    _HEAD
+    + rb"Detected \d{1,19} oom[-_]kill event(?:s|\(s\))? in StepId=([\d.+a-z]{1,40})\. Some of "
+)
+_ENDED = re.compile(
+    _HEAD + rb"\*\*\* (?:STEP|JOB) \S{1,40} ON \S{1,256} "
+    rb"(?:CANCELLED AT [-0-9T:]{1,32}[^*\n]{1,90}|FAILED [^*\n]{1,60})\*\*\*"
+)
+_NODE_FAILURE = re.compile(_HEAD + rb"Node failure on (\S{1,1000})\s*$")
+_TERMINATING = re.compile(rb"^srun: (?:(?:Force )?Terminat(?:ing|ed) |Job step aborted)")
+_MARK = re.compile(
+    rb"error: (?:\*\*\* |Detected |Node failure on |[^\s:]{1,1000}: tasks? )"
+    rb"|srun: (?:Force )?Terminat|srun: Job step aborted|  exitcode {1,8}: -?\d"
+    rb"|noticed that process rank |Process name: \[|RUNNING AT "
+)
+_TORCHRUN = re.compile(
+    rb"(?P<p>[^\n]{0,40}?)  time {1,10}: (\S{1,40})\n(?P=p)  host {1,10}: (\S{1,256})\n"
+    rb"(?P=p)  rank {1,10}: (\d{1,9}) \(local_rank: \d{1,9}\)\n"
+    rb"(?P=p)  exitcode {1,10}: (-?\d{1,3}) \(pid: (\d{1,10})\)"
+)
+_MPI_SIGNAL = re.compile(
+    rb"noticed that process rank (\d{1,9}) with PID (\d{1,10}) on node\s+(\S{1,256})\s+exited on\s+"
+    rb"signal (\d{1,3})"
+)
+_MPI_CODE = re.compile(rb"Process name: \[\S{1,200},(\d{1,9})\]\s+Exit code: {1,8}(\d{1,3})")
+_HYDRA = re.compile(
+    rb"RANK (\d{1,9}) PID (\d{1,10}) RUNNING AT (\S{1,256})\n[^\n]{0,8}?"
+    rb"(?:KILLED BY SIGNAL: (\d{1,3})|EXIT CODE: (\d{1,3}))"
+)
+_BEFORE, _AFTER = 1024, 512  # bytes of a paragraph around its mark
+_LINE_BYTES_MAX = 8192
+_LOOKS_MAX = 4096  # at lines and paragraphs; a line of a user's may be full of marks
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """How one or more tasks ended, as a line says.
+
+    `hosts` and `tasks` are Slurm's lists, or one host and one rank; empty: not told. `by_slurm`:
+    after Slurm had begun to end the step, by a signal that it sends.
+    """
+
+    source: str
+    hosts: str
+    tasks: str
+    code: int
+    signal: int
+    line: str
+    pid: int | None = None
+    by_slurm: bool = False
+
+    @property
+    def words(self) -> str:
+        """Return `SIGKILL: out of memory, or kill -9`, or the code in words."""
+        if self.signal == OUT_OF_MEMORY:
+            return OOM_WORDS
+        of = signal_of(self.code, self.signal)
+        return (signal_words(of) if of else "") or exit_words(self.code, self.signal)
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherLines:
+    """What launchers wrote, in order.
+
+    `out_of_memory`: steps, as `12.0`. `notes`: lines that say why Slurm ended a step.
+    """
+
+    ends: tuple[TaskEnd, ...] = ()
+    out_of_memory: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def to_json(lines: LauncherLines) -> dict[str, Any]:
+    """Return the lines for another process."""
+    return asdict(lines)
+
+
+def from_json(found: dict[str, Any]) -> LauncherLines:
+    """Return what `to_json` was given."""
+    ends = tuple(TaskEnd(**one) for one in found["ends"])
+    return LauncherLines(ends, tuple(found["out_of_memory"]), tuple(found["notes"]))
+
+
+# Reading.
+
+
+def _text(data: bytes) -> str:
+    return plain(data.decode("utf-8", "replace").strip())[:_QUOTE_CHARS]
+
+
+class _Reader:
+    """Takes blocks of whole lines."""
+
+    def __init__(self) -> None:
+        self.ends: list[TaskEnd] = []
+        self.out_of_memory: dict[str, None] = {}
+        self.notes: dict[str, None] = {}
+        self._is_ended = False
+        self._looks = 0
+
+    def read(self, block: bytes) -> None:
+        end = 0
+        while match := _MARK.search(block, end):  # once in each line
+            self._looks += 1
+            if len(self.ends) >= ENDS_MAX or self._looks > _LOOKS_MAX:
+                return
+            start = block.rfind(b"\n", 0, match.start()) + 1
+            end = block.find(b"\n", match.end())
+            end = end if end >= 0 else len(block)
+            if end - start <= _LINE_BYTES_MAX:
+                around = block[max(0, start - _BEFORE) : match.end() + _AFTER]
+                self._line(match[0], block[start:end], around)
+
+    def _line(self, mark: bytes, line: bytes, around: bytes) -> None:
+        if b"exitcode" in mark:
+            self._torchrun(around)
+        elif mark.startswith((b"noticed", b"Process", b"RUNNING")):
+            self._mpirun(around)
+        elif _TERMINATING.match(line):
+            self._is_ended = True
+        elif found := _TASKS.match(line):
+            self._tasks(found, line)
+        elif found := _OOM.match(line):
+            self._note(self.out_of_memory, found[1].decode("ascii", "replace"))
+        elif (found := _ENDED.match(line)) or _NODE_FAILURE.match(line):
+            self._is_ended = True
+            self._note(self.notes, _text(line))
+
+    @staticmethod
+    def _note(notes: dict[str, None], text: str) -> None:
+        if len(notes) < NOTES_MAX:
+            notes[text] = None
+
+    def _tasks(self, found: re.Match[bytes], line: bytes) -> None:
+        hosts, tasks = found[1].decode("ascii", "replace"), found[2].decode("ascii")
+        signal = 0 if found[3] else _NAMED.get(found[4].decode("ascii"))
+        if signal is None:
+            return
+        code = int(found[3] or 0)
+        by_slurm = self._is_ended and signal_of(code, signal) in (SIGTERM, SIGKILL)
+        self._add(TaskEnd(SRUN, hosts, tasks, code, signal, _text(line), by_slurm=by_slurm))
+
+    def _torchrun(self, around: bytes) -> None:
+        """Take the rows of a table; one that has been taken before is taken once."""
+        for found in _TORCHRUN.finditer(around):
+            code, host = int(found[5]), found[3].decode("ascii", "replace")
+            quote = _text(found[0].rpartition(b"\n")[2])
+            rank, pid = found[4].decode(), int(found[6])
+            self._add(TaskEnd(TORCHRUN, host, rank, max(code, 0), max(-code, 0), quote, pid))
+
+    def _mpirun(self, around: bytes) -> None:
+        for one in _MPI_SIGNAL.finditer(around):
+            self._of_rank(one[1], one[2], one[3], b"", one[4], one[0])
+        for one in _HYDRA.finditer(around):
+            self._of_rank(one[1], one[2], one[3], one[5], one[4], one[0])
+        for one in _MPI_CODE.finditer(around):
+            self._of_rank(one[1], b"0", b"", one[2], b"", one[0])
+
+    def _of_rank(
+        self, rank: bytes, pid: bytes, host: bytes, code: bytes | None, signal: bytes | None,
+        text: bytes,
+    ) -> None:  # fmt: skip
+        # With several daemons Open MPI does not know the pid, and writes 0.
+        quote = _text(b" ".join(text.split()))
+        self._add(
+            TaskEnd(MPIRUN, host.decode("ascii", "replace"), rank.decode(), int(code or 0),
+                    int(signal or 0), quote, int(pid) or None)
+        )  # fmt: skip
+
+    def _add(self, one: TaskEnd) -> None:
+        if (one.code or one.signal) and one not in self.ends:
+            self.ends.append(one)
+
+
+def read_launchers(chunks: Iterable[bytes]) -> LauncherLines:
+    """Return what launchers wrote into an output."""
+    reader = _Reader()
+    for block in whole_lines(chunks):
+        reader.read(block)
+    return LauncherLines(tuple(reader.ends), tuple(reader.out_of_memory), tuple(reader.notes))
+
+
+# Whom it is about.
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0]
+
+
+def _ranks(process: Process) -> set[int]:
+    """Return the rank in the largest communicators: the application's own."""
+    comms = [one for one in process.comms if one.state != COMM_FOLDED]
+    most = max((one.nranks for one in comms), default=0)
+    return {one.rank for one in comms if one.nranks == most}
+
+
+def _hosts(one: TaskEnd) -> set[str]:
+    try:
+        return {_short(host) for host in expand(one.hosts)} if one.hosts else set()
+    except InspectorError:
+        return {_short(one.hosts)}
+
+
+def _of_line(one: TaskEnd, placed: Sequence[tuple[str, Process]]) -> Iterator[int]:
+    """Yield the places of the processes that a line is about, as far as that is certain."""
+    hosts, tasks = _hosts(one), set(id_set(one.tasks))
+    here = [at for at, (node, _) in enumerate(placed) if not hosts or _short(node) in hosts]
+    if one.source != SRUN:
+        by_pid = [at for at in here if one.pid and placed[at][1].facts.pid == one.pid]
+        mine = by_pid or [at for at in here if _ranks(placed[at][1]) & tasks]
+        yield from mine if len(mine) == 1 else ()
+        return
+    # In a task with several processes, and with one task number in two steps, nothing is certain.
+    of_task = Counter(placed[at][1].facts.procid for at in here)
+    for at in here:
+        procid = placed[at][1].facts.procid
+        if procid in tasks and of_task[procid] == 1:
+            yield at
+
+
+def how_they_ended(
+    lines: LauncherLines | None, placed: Sequence[tuple[str, Process]]
+) -> dict[int, TaskEnd]:
+    """Return how processes ended, by their places, as launchers wrote it.
+
+    What torchrun and mpirun say of a process counts before what srun says of its task. Of several
+    lines the first counts.
+    """
+    found: dict[int, TaskEnd] = {}
+    for of_launcher in (True, False):
+        for one in lines.ends if lines else ():
+            if (one.source != SRUN) == of_launcher:
+                for at in _of_line(one, placed):
+                    found.setdefault(at, one)
+    return found
+
+
+def killed_words(
+    one: TaskEnd, lines: LauncherLines, job_ids: Collection[int], step: int | None
+) -> str:
+    """Return how a process was killed or failed, for a title; empty: Slurm itself ended it.
+
+    A signal that an out-of-memory kill of its step explains is told as one.
+    """
+    of = signal_of(one.code, one.signal)
+    if one.by_slurm or of == SIGTERM:
+        return ""
+    named = "batch" if step is None else str(step)
+    if of == SIGKILL and {f"{job_id}.{named}" for job_id in job_ids} & {*lines.out_of_memory}:
+        return f"SIGKILL; Slurm counted kills for lack of memory in step {named}"
+    return one.words
+
+
+# As a finding.
+
+
+def _who(one: TaskEnd) -> str:
+    word = "task" if one.source == SRUN else "rank"
+    many = "s" if any(sign in one.tasks for sign in ",-") else ""
+    on = f" on {one.hosts}" if one.hosts else ""
+    return f"{word}{many} {one.tasks}{on}"
+
+
+def tell_launchers(lines: LauncherLines | None, *, requeued: bool = False) -> list[Finding]:
+    """Return the finding about what launchers wrote; none: they wrote nothing of an end.
+
+    `requeued`: there was an attempt before, whose lines may be in the same output.
+    """
+    if lines is None or not (lines.ends or lines.out_of_memory or lines.notes):
+        return []
+    told = [
+        f"{_who(one)}: {one.words}{' (as Slurm ended the step)' if one.by_slurm else ''}"
+        for one in lines.ends
+    ]
+    told += [f"step {step}: processes killed for lack of memory" for step in lines.out_of_memory]
+    quotes = [*(one.line for one in lines.ends[:_SHOWN]), *lines.notes][:_SHOWN]
+    by = ", ".join(dict.fromkeys(one.source for one in lines.ends)) or "Slurm"
+    title = cut_list(told, _SHOWN) or "why it ended the job"
+    earlier = " Some may be of an earlier attempt of the job." if requeued else ""
+    count = len(lines.ends) + len(lines.out_of_memory) + len(lines.notes)
+    detail = (
+        f"{number(count, 'line')} of the job's output{', such as ' if quotes else ''}"
+        f"{', '.join(f'`{one}`' for one in quotes)}. They are in the order of the output, and a "
+        f"task that ended after the first one may only have been told to end.{earlier}"
+    )
+    return [Finding(rules.LAUNCHER.id, INFO, LOW, f"{by} wrote: {title}", detail)]
+
+
+def first_end(lines: LauncherLines | None) -> str:
+    """Return what a launcher wrote first of a task's end, for a verdict; empty: nothing."""
+    first = next((one for one in lines.ends if not one.by_slurm), None) if lines else None
+    return f"{first.source} wrote first of {_who(first)}: {first.words}" if first else ""
