@@ -10,6 +10,7 @@ node says how old its oldest operation is.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import product
 from random import Random
 
@@ -103,6 +104,15 @@ class Place:
             yield Call(comm, (self.rank, peer), (peer,))
 
 
+class How(Enum):
+    """What happens to a rank in front of an item of its step."""
+
+    ABSENT = "it calls nothing any more"
+    DIES = "its process is killed"
+    GPU = "it calls it, but its GPU does not come to it"
+    NETWORK = "it calls it, but the operation does not end"
+
+
 @dataclass
 class Fate:
     """Where a rank has come to: calls by communicator, and in what it waits."""
@@ -112,10 +122,11 @@ class Fate:
     waits: Call | None = None
 
 
-def _stop(layout: Layout, absent: int, item: int) -> list[Fate]:
+def _stop(layout: Layout, absent: int, item: int, how: How) -> list[Fate]:
     """Return where each rank comes to in the step in which one stops before an item.
 
-    The others begin the next step if they can.
+    The others begin the next step if they can. If it calls the item all the same, that does not
+    end.
     """
     at = [0] * layout.ranks
     # How often each rank has called what it shares with whom.
@@ -126,11 +137,13 @@ def _stop(layout: Layout, absent: int, item: int) -> list[Fate]:
 
     fates = [Fate() for _ in range(layout.ranks)]
     needs: list[int] = [0] * layout.ranks
+    calls = how in (How.GPU, How.NETWORK)
+    endless: tuple[tuple[str, tuple[int, ...]], int] | None = None
     moved = True
     while moved:
         moved = False
         for rank, program in enumerate(layout.programs):
-            end = item if rank == absent else _STEPS * len(program)
+            end = item + calls if rank == absent else _STEPS * len(program)
             fate = fates[rank]
             if fate.waits is None and at[rank] < end:
                 call = program[at[rank] % len(program)]
@@ -138,7 +151,11 @@ def _stop(layout: Layout, absent: int, item: int) -> list[Fate]:
                 fate.called[call.comm] += call.count
                 called[rank, key(call)] += 1
                 needs[rank] = called[rank, key(call)]
+                if rank == absent and calls and at[rank] == item:
+                    endless = key(call), needs[rank]
             waits = fate.waits
+            if waits and endless == (key(waits), needs[rank]):
+                continue
             if waits and all(called[one, key(waits)] >= needs[rank] for one in waits.members):
                 fate.done[waits.comm] += waits.count
                 fate.waits, moved = None, True
@@ -148,7 +165,7 @@ def _stop(layout: Layout, absent: int, item: int) -> list[Fate]:
 
 @dataclass(frozen=True)
 class HangingJob:
-    """A job in steps of a second, until a rank stops calling in front of an item of its step."""
+    """A job in steps of a second, until something happens to a rank at an item of its step."""
 
     layout: Layout
     absent: int
@@ -156,7 +173,11 @@ class HangingJob:
     onset_s: float
     end_s: int
     seed: int = 0
-    dies: bool = False
+    how: How = How.ABSENT
+
+    @property
+    def dies(self) -> bool:
+        return self.how is How.DIES
 
     def place(self, rank: int) -> Labels:
         return {"node": f"n{rank // GPUS + 1}", "gpu": f"GPU{rank % GPUS}"}
@@ -164,7 +185,7 @@ class HangingJob:
     def series(self, own: Labels) -> Iterator[Series]:
         """Every series of the job; `own` says which it is."""
         chance = Random(self.seed)
-        fates = _stop(self.layout, self.absent, self.item)
+        fates = _stop(self.layout, self.absent, self.item, self.how)
         nodes: dict[str, list[Fate]] = defaultdict(list)
         scraped_s = {f"n{node + 1}": chance.random() * SCRAPE_S for node in range(self.layout.ranks)}
         for rank, fate in enumerate(fates):
@@ -219,7 +240,9 @@ class HangingJob:
 
         prefix = "nccl_communicator_operations"
         yield Series(f"{prefix}_enqueued_total", labels, values(count(fate.called)))
-        yield Series(f"{prefix}_started_total", labels, values(count(fate.called)))
+        idle = in_it and rank == self.absent and self.how is How.GPU
+        started = fate.called - Counter({comm: int(bool(idle))})
+        yield Series(f"{prefix}_started_total", labels, values(count(started)))
         yield Series(f"{prefix}_completed_total", labels, values(count(fate.done)))
         yield Series("nccl_communicator_last_progress_timestamp_seconds", labels,
                      values(lambda at_s: min(at_s, self.onset_s)))  # fmt: skip
@@ -314,7 +337,7 @@ LAYOUTS: dict[str, Layout] = {
     "2 stages x 4 data": pipelined(pp=2, dp=4),
     "2 tensor x 8 stages": pipelined(tp=2, pp=8),
     "4 tensor x 2 stages x 2 data": pipelined(tp=4, pp=2, dp=2),
-    "8 tensor x 4 stages x 8 data": pipelined(tp=8, pp=4, dp=8),
+    "4 tensor x 4 stages x 4 data": pipelined(tp=4, pp=4, dp=4),
     "8 in a context ring": pipelined(cp=8),
     "2 tensor x 4 context x 4 data": pipelined(tp=2, cp=4, dp=4),
     "2 tensor x 2 context x 2 stages x 4 data": pipelined(tp=2, cp=2, pp=2, dp=4),
@@ -322,3 +345,95 @@ LAYOUTS: dict[str, Layout] = {
     "8 experts x 4 data": experts(8, 4),
     "2 tensor x 4 experts x 2 data": experts(4, 2, 2),
 }
+
+
+Span = tuple[float, float]  # from, until (s)
+
+
+@dataclass(frozen=True)
+class PausingJob:
+    """Eight replicas that wait for rank 0 at times, each of the spans in one operation."""
+
+    end_s: int
+    waits: Sequence[Span] = ()
+    received_s: float | None = None  # since when a Recv is posted
+    still: Sequence[Span] = ()  # nothing is called
+    stopped: Sequence[Span] = ()  # all processes are stopped while they are in an operation
+    restarts_s: Sequence[float] = ()  # new processes with new communicators
+    gone_s: float = 1e9  # when the job ends
+
+    def series(self, own: Labels) -> Iterator[Series]:
+        """Every series of the job; `own` says which it is."""
+        looks = range(0, self.end_s, SCRAPE_S)
+        lives = [0.0, *self.restarts_s, min(self.gone_s, self.end_s + 1.0)]
+        for number, (begin_s, until_s) in enumerate(zip(lives, lives[1:], strict=False)):
+            there = [begin_s <= at_s < until_s for at_s in looks]
+            for rank in range(GPUS):
+                yield from self._rank(rank, number, own, list(looks), there)
+        there = [at_s < self.gone_s for at_s in looks]
+        for state in ("running", "stopped"):
+            running = [str(GPUS * (bool(_in(self.stopped, at_s)) == (state == "stopped")))
+                       for at_s in looks]  # fmt: skip
+            yield Series("nccl_inspector_job_processes", own | {"node": "n1", "state": state},
+                         _there(running, there))  # fmt: skip
+        for what, age in (("", self._age_s), ("p2p_", self._recv_s)):
+            values = [f"{age(at_s):.9g}" for at_s in looks]
+            name = f"nccl_inspector_job_{what}inflight_seconds"
+            yield Series(name, own | {"node": "n1"}, _there(values, there))
+
+    def _age_s(self, at_s: float) -> float:
+        return _in((*self.waits, *self.stopped), at_s)
+
+    def _recv_s(self, at_s: float) -> float:
+        return 0.0 if self.received_s is None else max(0.0, at_s - self.received_s)
+
+    def _rank(
+        self, rank: int, life: int, own: Labels, looks: Sequence[int], there: Sequence[bool]
+    ) -> Iterator[Series]:
+        place = own | {"node": "n1", "gpu": f"GPU{rank}"}
+        comm = place | {"rank": str(rank), "comm": f"0x{life}", "comm_name": "dp"}
+
+        def series(name: str, labels: Labels, of: Callable[[float], float]) -> Series:
+            # A process that is stopped writes nothing.
+            wrote = [at_s - _in(self.stopped, at_s) for at_s in looks]
+            return Series(name, labels, _there([f"{of(at_s):.9g}" for at_s in wrote], there))
+
+        def waits_s(at_s: float) -> float:
+            return _in(self.waits, at_s)
+
+        def worked_s(at_s: float) -> float:
+            spans = (*self.waits, *self.still, *self.stopped)
+            return at_s - sum(min(end, at_s) - begin for begin, end in spans if begin < at_s)
+
+        def done(at_s: float) -> int:
+            return int(worked_s(at_s)) + sum(end <= at_s for _, end in self.waits)
+
+        def latest_s(at_s: float) -> float:
+            return at_s - _in((*self.waits, *self.still, *self.stopped), at_s)
+
+        prefix = "nccl_communicator_operations"
+        ahead = rank > 0
+        yield series(f"{prefix}_enqueued_total", comm,
+                     lambda at_s: done(at_s) + (ahead and waits_s(at_s) > 0))  # fmt: skip
+        yield series(f"{prefix}_started_total", comm, done)
+        yield series(f"{prefix}_completed_total", comm, done)
+        yield series("nccl_communicator_last_progress_timestamp_seconds", comm, latest_s)
+        yield series("nccl_collective_inflight_seconds", comm, lambda at_s: ahead * waits_s(at_s))
+        yield series("nccl_p2p_inflight_seconds", comm,
+                     lambda at_s: self._recv_s(at_s) if rank == 1 else 0.0)  # fmt: skip
+        yield series("nccl_inspector_last_write_timestamp_seconds",
+                     place | {"process": f"{life}_{rank}"}, lambda at_s: at_s)  # fmt: skip
+
+
+def _in(spans: Sequence[Span], at_s: float) -> float:
+    """For how long one of the spans has lasted; 0: none does."""
+    return next((at_s - begin for begin, end in spans if begin <= at_s < end), 0.0)
+
+
+def _there(values: Sequence[str], there: Sequence[bool]) -> str:
+    """The values where there are some; the series ends with a mark of Prometheus."""
+    words, before = [], False
+    for value, now in zip(values, there, strict=True):
+        words.append(value if now else "stale" if before else "_")
+        before = now
+    return " ".join(words)

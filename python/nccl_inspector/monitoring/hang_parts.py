@@ -18,6 +18,9 @@ from nccl_inspector.monitoring.site import GLOBAL, Site
 # A wait that counts at all, as a part of `hung_seconds`. Counts are as old as the last write of
 # their process, so they show a wait up to two intervals later than the age at which we alert.
 _BEGUN = 0.5
+# A job starts until a communicator has completed so many operations: compiling, and what one rank
+# prepares for all, take minutes before that.
+_STARTED_OPERATIONS = 10
 _SILENT_S = 60  # a process that wrote so much earlier than another one of its job is stopped
 _LOST_WINDOW = "15m"  # how long ago a dead process may have published
 _NAMED, _LISTED = 3, 8  # processes in the summary, and in the description
@@ -100,6 +103,13 @@ def _age(own: str, agents: str, by: _Names) -> str:
     """
     alive = 'nccl_inspector_job_processes{state="running"} > 0'
     return f"max by ({by.job}) ({own}\nor {agents} and on ({by.node}) {alive})"
+
+
+def _waited(site: Site, by: _Names) -> str:
+    """Return the age of the oldest collective of each job, but not of one that just starts."""
+    age = _age(_COLLECTIVE, "nccl_inspector_job_inflight_seconds", by)
+    starts = f"max by ({by.job}) ({_COMPLETED}) < {_STARTED_OPERATIONS}"
+    return f"({age}\nunless ({age} < {site['start_seconds']} and on ({by.job}) {starts}))"
 
 
 def _waits_ended(site: Site, by: _Names) -> str:
@@ -195,7 +205,7 @@ def _of_nodes(site: Site) -> HangParts:
     by = _names(site, asked=False)
     before = f"{_PROGRESS} offset {site['alert_interval']}"
     return HangParts(
-        waited=_age(_COLLECTIVE, "nccl_inspector_job_inflight_seconds", by),
+        waited=_waited(site, by),
         waited_p2p=_age(_P2P, "nccl_inspector_job_p2p_inflight_seconds", by),
         still=_difference(_WRITTEN, _latest(site, by), by),
         waits_ended=_waits_ended(site, by),

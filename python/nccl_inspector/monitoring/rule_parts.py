@@ -124,6 +124,18 @@ def _wait(seconds: str, done: str, by: RuleLabels) -> str:
     )
 
 
+def _excuse(wait: str, late: str, site: Site, by: RuleLabels) -> str:
+    """Return for what part of the time a process is kept by others, where it is not late itself.
+
+    It waits in collectives, or has slow transfers there, or is in Sends and Recvs for longer than
+    another process of its job: a stage of a pipeline waits for the stages before it.
+    """
+    p2p = _rate("nccl_p2p_busy_seconds_total", 'p2p_operation=~"Send|Recv"', site, "late_window")
+    p2p = f"sum by ({by.gpu}) ({p2p})"
+    more = f"{p2p} - on ({by.job}) group_left () min by ({by.job}) ({p2p})"
+    return f"sum by ({by.gpu}) ({wait} unless {late} > {wait}\nor {more})"
+
+
 def _late_gpu(excuse: str, most: str, by: RuleLabels) -> str:
     """Return for what part of the time others wait for a process.
 
@@ -156,7 +168,7 @@ def _of_nodes(site: Site, by: RuleLabels) -> RuleParts:
         late=_late_ranks(seconds, seconds, done, by),
         wait=_wait(seconds, done, by),
         late_gpu=_late_gpu(
-            f"sum by ({by.gpu}) ({_RANK_WAIT} unless {_RANK_LATE} > {_RANK_WAIT})",
+            _excuse(_RANK_WAIT, _RANK_LATE, site, by),
             f"max by ({by.job}) (sum by ({by.gpu}) ({_RANK_WAIT}))",
             by,
         ),
@@ -251,7 +263,7 @@ def _waits_within_nodes(
     """Return the rules of how long named ranks wait themselves, in communicators within nodes."""
     wait, late = "rank:nccl_collective_wait:one_node", "rank:nccl_collective_late:one_node"
     named = "rank:nccl_collective_late:chosen or shard:nccl_collective_late:ratio"
-    excuse = f"sum by ({by.gpu}) ({wait} unless {late} > {wait}) > {site['late_ratio']} / 4"
+    excuse = f"{_excuse(wait, late, site, by)} > {site['late_ratio']} / 4"
     return [
         ShardRule(wait, _wait(seconds, done, by)),
         ShardRule(_SHARD_WAIT, f"{excuse}\nand on ({by.gpu}) ({named})"),
