@@ -187,7 +187,9 @@ class HangingJob:
         chance = Random(self.seed)
         fates = _stop(self.layout, self.absent, self.item, self.how)
         nodes: dict[str, list[Fate]] = defaultdict(list)
-        scraped_s = {f"n{node + 1}": chance.random() * SCRAPE_S for node in range(self.layout.ranks)}
+        scraped_s = {
+            f"n{node + 1}": chance.random() * SCRAPE_S for node in range(self.layout.ranks)
+        }
         for rank, fate in enumerate(fates):
             place = self.place(rank)
             dead = self.dies and rank == self.absent
@@ -271,7 +273,9 @@ class HangingJob:
 
 def data_parallel(ranks: int, operations: int = 3) -> Layout:
     """Replicas that share their gradients."""
-    return grid({"dp": ranks}, lambda place: (c for _ in range(operations) for c in place.all("dp", "dp")))
+    return grid(
+        {"dp": ranks}, lambda place: (c for _ in range(operations) for c in place.all("dp", "dp"))
+    )
 
 
 def sharded(ranks: int, replicas: int = 1) -> Layout:

@@ -24,7 +24,16 @@ from nccl_inspector.live.troubles import (
     states,
     troubles_of,
 )
-from nccl_inspector.live.view import Flow, LiveJob, LiveRank, Trouble, View, gather, natural, order_of
+from nccl_inspector.live.view import (
+    Flow,
+    LiveJob,
+    LiveRank,
+    Trouble,
+    View,
+    gather,
+    natural,
+    order_of,
+)
 from nccl_inspector.model.process import KILLED, NEVER_MEASURED, Process
 
 _NO_NCCL = "none of its processes on this node uses NCCL now"
@@ -144,9 +153,7 @@ def _rates(node: str, sights: Sequence[_Sight]) -> _Rates:
     return _Rates(flows, late_processes(joined))
 
 
-def _rank(
-    sight: _Sight, node: str, rates: _Rates, waits: Sequence[Trouble]
-) -> LiveRank:
+def _rank(sight: _Sight, node: str, rates: _Rates, waits: Sequence[Trouble]) -> LiveRank:
     process, silent_s = sight.box.process, sight.silent_s
     oldest = oldest_of(process) if process.facts.state != KILLED else None
     return LiveRank(

@@ -35,9 +35,15 @@ _WRITTEN = "nccl_inspector_last_write_timestamp_seconds"
 _COLLECTIVE, _P2P = "nccl_collective_inflight_seconds", "nccl_p2p_inflight_seconds"
 _FLIGHT = '__name__=~"nccl_(collective|p2p)_inflight_seconds"'
 # What shards record.
-_S_WAIT, _S_P2P = "shard:nccl_collective_inflight_seconds:max", "shard:nccl_p2p_inflight_seconds:max"
+_S_WAIT, _S_P2P = (
+    "shard:nccl_collective_inflight_seconds:max",
+    "shard:nccl_p2p_inflight_seconds:max",
+)
 _S_HUNG = "shard:nccl_collective_inflight_seconds:hung"
-_S_MOST, _S_IDLE = f"shard:{_CALLED.removesuffix('_total')}:most", f"shard:{_CALLED.removesuffix('_total')}:idle"
+_S_MOST, _S_IDLE = (
+    f"shard:{_CALLED.removesuffix('_total')}:most",
+    f"shard:{_CALLED.removesuffix('_total')}:idle",
+)
 _S_LATEST, _S_WRITTEN = f"shard:{_PROGRESS}:max", f"shard:{_WRITTEN}:max"
 _S_ENDED = "shard:nccl_collective_inflight_seconds:ended"
 

@@ -257,9 +257,7 @@ def _late_within_nodes(site: Site, by: RuleLabels) -> list[ShardRule]:
     ]
 
 
-def _waits_within_nodes(
-    seconds: str, done: str, site: Site, by: RuleLabels
-) -> list[ShardRule]:
+def _waits_within_nodes(seconds: str, done: str, site: Site, by: RuleLabels) -> list[ShardRule]:
     """Return the rules of how long named ranks wait themselves, in communicators within nodes."""
     wait, late = "rank:nccl_collective_wait:one_node", "rank:nccl_collective_late:one_node"
     named = "rank:nccl_collective_late:chosen or shard:nccl_collective_late:ratio"

@@ -89,7 +89,9 @@ def find_absent(
     shared = {place for seats in comms.values() for place in seats.shared}
     idle = {place for place, age_s in oldest.items() if not age_s} - shared
     uneven = {sample.labels.get("comm", "") for sample in mixed}
-    return _named(comms, idle, uneven, receiving=False) or _named(comms, idle, uneven, receiving=True)
+    return _named(comms, idle, uneven, receiving=False) or _named(
+        comms, idle, uneven, receiving=True
+    )
 
 
 def _named(
