@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import product
+from itertools import pairwise, product
 from random import Random
 
 from tests.support.promtool import Labels, Series
@@ -75,8 +75,10 @@ class Place:
         members = tuple(
             rank for rank, spot in enumerate(self.spots) if rest.items() <= spot.items()
         )
-        return next((one for one, who in self.comms.items()
-                     if who == members and one.startswith(f"{name}-")), None) or self._new(name, members)  # fmt: skip
+        known = (
+            one for one, who in self.comms.items() if who == members and one.startswith(f"{name}-")
+        )
+        return next(known, None) or self._new(name, members)
 
     def _new(self, name: str, members: tuple[int, ...]) -> str:
         one = f"{name}-{len(self.comms)}"
@@ -184,7 +186,7 @@ class HangingJob:
 
     def series(self, own: Labels) -> Iterator[Series]:
         """Every series of the job; `own` says which it is."""
-        chance = Random(self.seed)
+        chance = Random(self.seed)  # noqa: S311
         fates = _stop(self.layout, self.absent, self.item, self.how)
         nodes: dict[str, list[Fate]] = defaultdict(list)
         scraped_s = {
@@ -262,9 +264,9 @@ class HangingJob:
             waits = any(fate.waits and bool(fate.waits.peers) == peers for fate in fates)
             values = " ".join(f"{age:.9g}" if waits else "0" for age in ages)
             yield Series(f"nccl_inspector_job_{what}inflight_seconds", own, values)
-        lost = [int(self.dies and own["node"] == self.place(self.absent)["node"] and at_s > self.onset_s)
-                for at_s in looks]  # fmt: skip
-        running = [str(len(fates) + self.dies * (at_s <= self.onset_s)) for at_s in looks]
+        dies_here = self.dies and own["node"] == self.place(self.absent)["node"]
+        lost = [int(dies_here and at_s > self.onset_s) for at_s in looks]
+        running = [str(len(fates) + dies_here - one) for one in lost]
         name = "nccl_inspector_job_processes"
         yield Series(name, own | {"state": "running"}, " ".join(running))
         yield Series(name, own | {"state": "lost"}, " ".join(map(str, lost)))
@@ -370,7 +372,7 @@ class PausingJob:
         """Every series of the job; `own` says which it is."""
         looks = range(0, self.end_s, SCRAPE_S)
         lives = [0.0, *self.restarts_s, min(self.gone_s, self.end_s + 1.0)]
-        for number, (begin_s, until_s) in enumerate(zip(lives, lives[1:], strict=False)):
+        for number, (begin_s, until_s) in enumerate(pairwise(lives)):
             there = [begin_s <= at_s < until_s for at_s in looks]
             for rank in range(GPUS):
                 yield from self._rank(rank, number, own, list(looks), there)

@@ -95,7 +95,7 @@ def _waited_in(process: Process, silent_s: float | None) -> Operation | None:
     if oldest is not None:
         age = age_s(oldest, silent_s)
         known = longest_ns(process, oldest.comm) > 0
-        if is_suspect(oldest, age, process) or known and is_suspect(oldest, age, process, _SOON):
+        if is_suspect(oldest, age, process) or (known and is_suspect(oldest, age, process, _SOON)):
             return oldest
     oldest = oldest_of(process)
     if oldest is None or not longest_ns(process, oldest.comm):

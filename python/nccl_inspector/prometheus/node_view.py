@@ -35,7 +35,7 @@ Row = tuple[str, ...]  # the values of the labels that identify a row
 # least is called late. It must wait at most half the median.
 LATE_RANKS_MIN, LATE_WAITING_MIN = 3, 0.1
 
-# A job has stopped if it waits, or completes nothing, for so many times as long as in the last hour.
+# A job stands still if it completes nothing for so many times as long as ever in the last hour.
 STILL_TIMES = 2.0
 # Of so many jobs that wait it is asked for whom; each takes four queries.
 _ASKED_MAX = 10

@@ -165,7 +165,8 @@ def test_who_did_not_call_but_waits_itself_is_not_named(node: Node) -> None:
     raw = node.job()
     waiting = node.start(raw, "0_1", rank_box(0, operations=[op(90, index=12)], ago_s=2))
     other = rank_box(1, operations=[op(80, comm=1, index=10)])
-    other.comms.append(CommOf(id=8, rank=0, nranks=2, nnodes=2, name="across"))
+    across = CommOf(id=8, rank=0, nranks=2, nnodes=2, name="across")
+    other.comms = [*other.comms, across]
     node.start(raw, "0_2", other)
     put_word(waiting, COMM_AT + COMM.offsets["enqueued"], 12)
     job = only(node.look())

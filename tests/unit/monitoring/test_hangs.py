@@ -145,7 +145,9 @@ QUIET = {
     "nothing is called for half an hour, and nothing is in flight": PausingJob(
         HOUR_S, still=[(1000, 2800)]
     ),
-    "a job that has ended while ranks waited": PausingJob(HOUR_S, waits=[(1000, 1050)], gone_s=1050),
+    "a job that has ended while ranks waited": PausingJob(
+        HOUR_S, waits=[(1000, 1050)], gone_s=1050
+    ),
     "a job that is suspended": PausingJob(HOUR_S, stopped=[(1000, 2000)]),
 }  # fmt: skip
 

@@ -31,7 +31,8 @@ def job(busy: Busy, comms: tuple[str, ...] = ("tp", "dp")) -> Iterator[Series]:
             for name in comms:
                 inside = name.startswith("tp")
                 labels = OWN | {
-                    "node": f"n{node + 1}", "gpu": f"GPU{gpu}", "rank": str(gpu if inside else node),
+                    "node": f"n{node + 1}", "gpu": f"GPU{gpu}",
+                    "rank": str(gpu if inside else node),
                     "comm": f"{name}{node if inside else gpu}", "comm_name": name,
                     "n_nodes": "1" if inside else str(NODES), "nranks": "4",
                     "collective": "AllReduce", "message_size": "1-2MB", "algo_proto": "RING_SIMPLE",

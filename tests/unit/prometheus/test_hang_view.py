@@ -66,7 +66,7 @@ def look(monkeypatch: pytest.MonkeyPatch, still_s: float, usual_s: float) -> Vie
     """The view of two jobs: 42, which hangs, and 7, which is well."""
     _, series = hanging("8 replicas")
     well = OWN | {"slurm_job_id": "7"}
-    gpus = [one for one in last(series, CALLED)]
+    gpus = list(last(series, CALLED))
     answers = {
         "job_info": [PromSample(one | {"user": "amy"}, 1.0) for one in (OWN, well)],
         "job_processes": [PromSample(one | {"node": "n1", "state": "running"}, 8.0)
