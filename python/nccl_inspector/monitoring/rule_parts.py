@@ -146,8 +146,9 @@ def _late_gpu(excuse: str, most: str, by: RuleLabels) -> str:
     late = f"({late}\n- ({excuse})\nor {late})"
     if not most:
         return late
-    most = f"on ({by.job}) group_left () {most}"
-    return f"({late}\n<= {most})\nor {late} * 0 + {most}"
+    # The lower of two values: both are series of the process, told apart by a label.
+    most = f"sum by ({by.gpu}) ({_RANK_WAIT}) * 0 + on ({by.job}) group_left () {most}"
+    return f'min by ({by.gpu}) ({late}\nor label_replace({most}, "most", "1", "", ""))'
 
 
 def _transfer(points: str, done: str, by: RuleLabels) -> str:
