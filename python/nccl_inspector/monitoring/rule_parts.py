@@ -142,12 +142,12 @@ def _late_gpu(excuse: str, most: str, by: RuleLabels) -> str:
     `excuse`: for what part it waits itself, or has slow transfers. `most`: what some process waits,
     by job, if that is known.
     """
-    late = f"sum by ({by.gpu}) (clamp_min({_RANK_LATE}, 0))"
-    late = f"({late}\n- ({excuse})\nor {late})"
+    own = f"sum by ({by.gpu}) (clamp_min({_RANK_LATE}, 0))"
+    late = f"({own}\n- ({excuse})\nor {own})"
     if not most:
         return late
     # The lower of two values: both are series of the process, told apart by a label.
-    most = f"sum by ({by.gpu}) ({_RANK_WAIT}) * 0 + on ({by.job}) group_left () {most}"
+    most = f"{own} * 0 + on ({by.job}) group_left () {most}"
     return f'min by ({by.gpu}) ({late}\nor label_replace({most}, "most", "1", "", ""))'
 
 
