@@ -16,7 +16,7 @@ Test = Mapping[str, object]  # one of promtool's own, as it goes into its file
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One series in promtool's notation: samples a minute apart, from minute 0."""
+    """One series in promtool's notation: samples a minute (or `interval`) apart, from minute 0."""
 
     name: str
     labels: Labels
@@ -27,7 +27,7 @@ class Series:
 class Expected:
     """What an expression gives at a minute: series of these labels, each of value 1."""
 
-    minute: int
+    minute: float
     expr: str
     series: list[Labels]
 
@@ -53,41 +53,58 @@ def counter(*pieces: tuple[int, float]) -> str:
     return " ".join(words)
 
 
-def _rules(site: Site) -> dict[str, str]:
+def rules_of(site: Site) -> dict[str, str]:
+    """Return the texts of the rule files by name."""
     return {f"{name}.yml": render(name, site) for name in ("rules", "alerts")}
 
 
 def failures(
-    folder: Path, site: Site, series: Iterable[Series], expected: Iterable[Expected]
+    folder: Path,
+    site: Site,
+    series: Iterable[Series],
+    expected: Iterable[Expected],
+    interval: str = "1m",
 ) -> list[str]:
     """Return what promtool says of each expression that is not as expected."""
-    return failures_of(folder, _rules(site), series, expected)
+    return failures_of(folder, rules_of(site), series, expected, interval)
 
 
 def failures_of(
-    folder: Path, rules: Mapping[str, str], series: Iterable[Series], expected: Iterable[Expected]
+    folder: Path,
+    rules: Mapping[str, str],
+    series: Iterable[Series],
+    expected: Iterable[Expected],
+    interval: str = "1m",
 ) -> list[str]:
     """As failures(), with the texts of the rule files by name; their groups go in that order."""
     wanted = [
         {
             "expr": one.expr,
-            "eval_time": f"{one.minute}m",
+            "eval_time": f"{60 * one.minute:.0f}s",
             "exp_samples": [{"labels": _selector(own), "value": 1} for own in one.series],
         }
         for one in expected
     ]
-    done = _run(folder, rules, series, {"promql_expr_test": wanted})
+    done = _run(folder, rules, series, {"promql_expr_test": wanted}, interval)
     said = (done.stdout + done.stderr).split("    expr: ")
     return [] if done.returncode == 0 else said[1:] or said
 
 
 def texts_of_alert(
-    folder: Path, site: Site, series: Iterable[Series], alert: str, minute: int
-) -> str:
-    """Return labels and annotations of an alert that fires at a minute, as promtool shows them."""
-    wanted = {"alertname": alert, "eval_time": f"{minute}m", "exp_alerts": []}
-    done = _run(folder, _rules(site), series, {"alert_rule_test": [wanted]})
-    return done.stdout + done.stderr
+    folder: Path,
+    rules: Mapping[str, str],
+    series: Iterable[Series],
+    alert: str,
+    minutes: Iterable[float],
+    interval: str = "1m",
+) -> list[str]:
+    """Return what promtool shows of an alert that fires, at each minute: labels and annotations."""
+    wanted = [
+        {"alertname": alert, "eval_time": f"{60 * minute:.0f}s", "exp_alerts": []}
+        for minute in minutes
+    ]
+    done = _run(folder, rules, series, {"alert_rule_test": wanted}, interval)
+    return (done.stdout + done.stderr).split("alertname: ")[1:]
 
 
 def _run(
@@ -95,11 +112,12 @@ def _run(
     rules: Mapping[str, str],
     series: Iterable[Series],
     wanted: Mapping[str, Sequence[Test]],
+    interval: str,
 ) -> subprocess.CompletedProcess[str]:
     for name, text in rules.items():
         (folder / name).write_text(text)
     test = {
-        "interval": "1m",
+        "interval": interval,
         "input_series": [
             {"series": one.name + _selector(one.labels), "values": one.values} for one in series
         ],
@@ -108,7 +126,7 @@ def _run(
     path = folder / "test.yml"
     words = {
         "rule_files": list(rules),
-        "evaluation_interval": "1m",
+        "evaluation_interval": interval,
         "group_eval_order": [
             name for text in rules.values() for name in re.findall(r"^  - name: (\S+)$", text, re.M)
         ],

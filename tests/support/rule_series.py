@@ -36,7 +36,6 @@ class Job:
     silent_rank: int | None = None  # its counters stand still from the change on
     small_rank: int | None = None  # does as many operations of a smaller size besides, of 1 ms
     tp_flaps: bool = False  # after the change its bandwidth is 15 % lower every other 6 minutes
-    called: Mapping[int, int] = field(default_factory=dict)  # operations, by rank
 
     def over(self, pair: Pair) -> list[tuple[int, float]]:
         """How many minutes it has which value."""
@@ -96,10 +95,8 @@ class Job:
         yield Series("nccl_bus_bandwidth_gbs", kind, steady(*pieces))
         yield from self._collectives(labels, size, "1-2MB", mean_ms, rank)
         yield Series(done, labels, counter(*self._steps(rank)))
-        last = self._steps(rank)[-1][1]
-        called = self.called.get(rank, last * 1000 + (rank != self.silent_rank))
-        enqueued = "nccl_communicator_operations_enqueued_total"
-        yield Series(enqueued, labels, f"{called:.0f}+0x{END_MIN}")
+        called = "nccl_communicator_operations_enqueued_total"
+        yield Series(called, labels, counter(*self._steps(rank)))
         yield Series(
             "nccl_collective_inflight_seconds", labels, steady(*self.over(self.inflight_s))
         )

@@ -19,11 +19,21 @@ from nccl_inspector.live.troubles import (
     age_s,
     count_drops,
     describe,
+    find_waits,
     oldest_of,
     states,
     troubles_of,
 )
-from nccl_inspector.live.view import Flow, LiveJob, LiveRank, View, gather, natural, order_of
+from nccl_inspector.live.view import (
+    Flow,
+    LiveJob,
+    LiveRank,
+    Trouble,
+    View,
+    gather,
+    natural,
+    order_of,
+)
 from nccl_inspector.model.process import KILLED, NEVER_MEASURED, Process
 
 _NO_NCCL = "none of its processes on this node uses NCCL now"
@@ -92,8 +102,10 @@ class NodeView:
     def _job(self, job: JobBoxes) -> LiveJob:
         sights = self._sights(job)
         rates = _rates(job.manifest.node, [sight for sight in sights if sight.delta])
-        peers = [(sight.name, sight.box.process) for sight in sights]
-        ranks = [_rank(sight, job.manifest.node, rates, peers) for sight in sights]
+        waits = find_waits([(sight.name, sight.box.process, sight.silent_s) for sight in sights])
+        ranks = [
+            _rank(sight, job.manifest.node, rates, waits.get(sight.name, ())) for sight in sights
+        ]
         ranks.sort(key=lambda rank: (*order_of(rank.troubles), natural(rank.name)))
         return _as_job(job.manifest, ranks, *states([(s.box.process, s.silent_s) for s in sights]))
 
@@ -141,9 +153,7 @@ def _rates(node: str, sights: Sequence[_Sight]) -> _Rates:
     return _Rates(flows, late_processes(joined))
 
 
-def _rank(
-    sight: _Sight, node: str, rates: _Rates, peers: Sequence[tuple[str, Process]]
-) -> LiveRank:
+def _rank(sight: _Sight, node: str, rates: _Rates, waits: Sequence[Trouble]) -> LiveRank:
     process, silent_s = sight.box.process, sight.silent_s
     oldest = oldest_of(process) if process.facts.state != KILLED else None
     return LiveRank(
@@ -155,7 +165,7 @@ def _rank(
         oldest=describe(oldest, process) if oldest else "",
         beat_s=silent_s,
         drops=count_drops(process),
-        troubles=troubles_of(process, silent_s, rates.late.get(sight.name), peers),
+        troubles=troubles_of(process, silent_s, rates.late.get(sight.name), waits),
     )
 
 

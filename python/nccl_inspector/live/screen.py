@@ -21,7 +21,7 @@ _ENTER = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"  # alternate screen, no cursor, cle
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _BOLD, _RED, _YELLOW, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
 _REVERSE = "\x1b[7m"  # of the job that Enter opens; also without colours
-_BAD = (TroubleKind.LOST, TroubleKind.STOPPED, TroubleKind.HUNG)
+_BAD = tuple(kind for kind in TroubleKind if kind <= TroubleKind.HUNG)
 
 ROWS_MIN = 4
 

@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is wrong with a process, from its box and from those of its peers on the node."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from nccl_inspector.agent.beat_age import STOPPED_S
-from nccl_inspector.analysis.hang.suspect_age import is_suspect
+from nccl_inspector.analysis.hang.arrival import Arrival, find_meetings
+from nccl_inspector.analysis.hang.suspect_age import (
+    SUSPECT_S,
+    UNKNOWN_END_S,
+    Look,
+    Measure,
+    is_suspect,
+    longest_ns,
+)
 from nccl_inspector.live.late_ranks import Late
 from nccl_inspector.live.view import Trouble, TroubleKind
 from nccl_inspector.model.bandwidth import size_class, size_label
@@ -20,6 +29,10 @@ from nccl_inspector.model.process import (
     Operation,
     Process,
 )
+
+# A wait that is much longer than any in the communicator before is shown sooner.
+_SOON = Look(UNKNOWN_END_S, Measure.OF_ITS_COMMUNICATOR)
+_LONG_P2P = Look(SUSPECT_S, Measure.OF_ITS_COMMUNICATOR)
 
 
 def age_words(seconds: float) -> str:
@@ -64,35 +77,77 @@ def _comm_of(operation: Operation, process: Process) -> Comm | None:
     return next((comm for comm in process.comms if comm.index == operation.comm), None)
 
 
-def absentees(comm: Comm, others: Sequence[tuple[str, Process]]) -> list[str]:
-    """Return the processes on this node that have not called what a rank of `comm` waits in."""
-    found = []
-    for name, process in others:
-        for other in process.comms:
-            if other.id != comm.id or other.rank == comm.rank:
-                continue
-            waits = any(one.comm == other.index for one in process.operations)
-            if not waits and other.enqueued < comm.enqueued:
-                found.append(name)
-    return found
+def _still_s(process: Process, silent_s: float | None) -> float:
+    """Return for how long a process has completed nothing; 0: it never completed anything."""
+    latest_ns = max((comm.last_progress_ns for comm in process.comms), default=0)
+    if not latest_ns:
+        return 0.0
+    return max(0.0, (process.facts.beat_ns - latest_ns) / 1e9) + (silent_s or 0.0)
 
 
-def _in_flight(
-    process: Process, silent_s: float | None, others: Sequence[tuple[str, Process]]
-) -> Iterator[Trouble]:
+def _waited_in(process: Process, silent_s: float | None) -> Operation | None:
+    """Return the operation that a process has waited in for too long.
+
+    A Recv may be posted for hours. So a Send or Recv counts only while nothing else completes, and
+    if others of its communicator were much shorter.
+    """
     oldest = oldest_collective(process)
-    if oldest is None:
-        return
-    age = age_s(oldest, silent_s)
-    if not is_suspect(oldest, age, process):
-        return
-    words = f"has waited {age_words(age)} in {describe(oldest, process)}"
-    comm = _comm_of(oldest, process)
-    missing = absentees(comm, others) if comm else []
-    if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        words += f", which {', '.join(missing[:3])}{more} of this node did not call"
-    yield Trouble(TroubleKind.HUNG, age, words)
+    if oldest is not None:
+        age = age_s(oldest, silent_s)
+        known = longest_ns(process, oldest.comm) > 0
+        if is_suspect(oldest, age, process) or (known and is_suspect(oldest, age, process, _SOON)):
+            return oldest
+    oldest = oldest_of(process)
+    if oldest is None or not longest_ns(process, oldest.comm):
+        return None
+    if not is_suspect(oldest, age_s(oldest, silent_s), process, _LONG_P2P):
+        return None
+    return oldest if _still_s(process, silent_s) > SUSPECT_S else None
+
+
+def find_waits(
+    processes: Sequence[tuple[str, Process, float | None]],
+) -> dict[str, tuple[Trouble, ...]]:
+    """Return, by name, which processes of a job on this node wait too long, and who did not come.
+
+    Each process comes with its name and the seconds since its last beat. Who did not call what
+    others wait in is named only if it waits for nobody itself: if it has nothing in flight.
+    """
+    meetings = {one.id: one for one in find_meetings([process for _, process, _ in processes])}
+    found: dict[str, list[Trouble]] = defaultdict(list)
+    kept_waiting: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for at, (name, process, silent_s) in enumerate(processes):
+        operation = _waited_in(process, silent_s) if process.facts.state != KILLED else None
+        if operation is None:
+            continue
+        age = age_s(operation, silent_s)
+        words = f"has waited {age_words(age)} in {describe(operation, process)}"
+        comm = _comm_of(operation, process)
+        meeting = meetings.get(comm.id) if comm else None
+        seat = meeting.seats.get(comm.rank) if meeting and comm else None
+        if meeting and seat and seat.who == at and operation in seat.operations:
+            place = meeting.place_of(seat, operation)
+            seats = meeting.expected_seats(place)
+            absent = [one for one in seats if meeting.arrival(one, place) is Arrival.ABSENT]
+            names = [processes[one.who][0] for one in absent if not one.process.operations]
+            for other in names:
+                kept_waiting[other].append((age, describe(operation, process)))
+            if names:
+                more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+                words += f", which {', '.join(names[:3])}{more} of this node did not call"
+            elif not absent and meeting.missing(place):
+                words += "; all its ranks on this node called it, those on other nodes are not seen"
+        found[name].append(Trouble(TroubleKind.HUNG, age, words))
+    dead = {name for name, process, _ in processes if process.facts.state == KILLED}
+    for name, waits in kept_waiting.items():
+        if name not in dead:
+            age, what = max(waits)
+            many = "1 rank" if len(waits) == 1 else f"{len(waits)} ranks"
+            have = "has" if len(waits) == 1 else "have"
+            words = f"did not call {what}, in which {many} of this node {have} waited"
+            words += f" {age_words(age)}, and has nothing in flight"
+            found[name].append(Trouble(TroubleKind.ABSENT, age, words))
+    return {name: tuple(troubles) for name, troubles in found.items()}
 
 
 def _measuring(process: Process) -> Iterator[Trouble]:
@@ -116,12 +171,11 @@ def troubles_of(
     process: Process,
     silent_s: float | None,
     late: Late | None,
-    others: Sequence[tuple[str, Process]],
+    waits: Sequence[Trouble],
 ) -> tuple[Trouble, ...]:
     """Return what is wrong with a process, the worst first.
 
-    `silent_s`: time since its last beat, None if it does not beat. `others`: the job's processes on
-    this node.
+    `silent_s`: time since its last beat, None if it does not beat. `waits`: of find_waits().
     """
     found: list[Trouble] = []
     if process.facts.state == KILLED:
@@ -131,7 +185,7 @@ def troubles_of(
         if silent_s is not None and silent_s > STOPPED_S:
             words = f"has not beaten for {age_words(silent_s)}: stopped, or starved of CPU"
             found.append(Trouble(TroubleKind.STOPPED, silent_s, words))
-        found += _in_flight(process, silent_s, others)
+        found += waits
     if late:
         words = f"comes late by {late.late_ns / 1e6:.3g} ms at the median"
         found.append(Trouble(TroubleKind.LATE, late.waited_ns, words))

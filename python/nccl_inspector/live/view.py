@@ -28,13 +28,15 @@ def class_of(func: str, nranks: int, nnodes: int) -> str:
 class TroubleKind(IntEnum):
     """Kinds of trouble, the worst first; views are sorted by them."""
 
-    LOST = 0
-    STOPPED = 1
-    HUNG = 2
-    LATE = 3
-    DROPS = 4
-    UNMEASURED = 5
-    NONE = 6
+    STILL = 0  # of a job: nothing completes any more
+    LOST = 1
+    STOPPED = 2
+    ABSENT = 3  # others wait for it, and it calls nothing
+    HUNG = 4  # it waits
+    LATE = 5
+    DROPS = 6
+    UNMEASURED = 7
+    NONE = 8
 
 
 @dataclass(frozen=True, slots=True)

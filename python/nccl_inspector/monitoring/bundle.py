@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.monitoring.cluster import cluster_dashboard
+from nccl_inspector.monitoring.hang_parts import hang_parts, shard_hang_rules
 from nccl_inspector.monitoring.job import job_dashboard
 from nccl_inspector.monitoring.node import node_dashboard
 from nccl_inspector.monitoring.panels import dashboard_json
@@ -48,7 +49,8 @@ def render(name: str, site: Site) -> str:
         _environment()
         .get_template(f"{template}.yml.j2")
         .render(
-            site, by=rule_labels(site), parts=rule_parts(site), shard_rules=shard_rules(site),
+            site, by=rule_labels(site), parts=rule_parts(site), hang=hang_parts(site),
+            shard_rules=shard_rules(site), shard_hang_rules=shard_hang_rules(site),
             federated=FEDERATED,
         )
     )  # fmt: skip

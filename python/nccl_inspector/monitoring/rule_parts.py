@@ -20,6 +20,8 @@ FEDERATED = "shard:nccl_.+"
 _ONE_NODE, _SEVERAL_NODES = 'n_nodes="1"', 'n_nodes!="1"'
 # How many late ranks of communicators within one node a shard reports for each job.
 _LATE_RANKS = 3
+_RANK_LATE, _RANK_WAIT = "rank:nccl_collective_late:ratio", "rank:nccl_collective_wait:ratio"
+_SHARD_WAIT = "shard:nccl_collective_wait:ratio"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,9 @@ class RuleLabels:
     job: str
     bucket: str  # what is compared with its own past; see the template of the rules
     rank: str
+    gpu: str  # a process
     kind: str  # operations with comparable times
+    alike: str  # the same of all communicators of one name and size
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,9 @@ class RuleParts:
     operations: str
     throughput: str
     late: str
+    wait: str
+    late_gpu: str
     transfer: str  # busy time without waiting
-    inflight: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +69,15 @@ def rule_labels(site: Site) -> RuleLabels:
         job=job,
         bucket=f"{job}, comm_name, n_nodes, nranks, collective, message_size",
         rank=f"{job}, {site['label_node']}, gpu, rank, comm, comm_name",
+        gpu=f"{job}, {site['label_node']}, gpu",
         kind=f"{job}, comm, collective, message_size, algo_proto",
+        alike=f"{job}, comm_name, n_nodes, nranks, collective, message_size, algo_proto",
     )
 
 
-def _rate(metric: str, labels: str, site: Site) -> str:
+def _rate(metric: str, labels: str, site: Site, window: str = "rate_window") -> str:
     selector = f"{{{labels}}}" if labels else ""
-    return f"rate({metric}{selector}[{site['rate_window']}])"
+    return f"rate({metric}{selector}[{site[window]}])"
 
 
 def _average(gauge: str, labels: str, site: Site) -> str:
@@ -79,13 +86,16 @@ def _average(gauge: str, labels: str, site: Site) -> str:
 
 
 def _done(labels: str, site: Site) -> str:
-    return _rate("nccl_collective_operations_total", labels, site)
+    return _rate("nccl_collective_operations_total", labels, site, "late_window")
+
+
+def _busy(labels: str, site: Site) -> str:
+    return _rate("nccl_collective_busy_seconds_total", labels, site, "late_window")
 
 
 def _seconds(labels: str, site: Site) -> str:
     """Return the mean time of an operation. A rank that did none in the window has no mean."""
-    busy = _rate("nccl_collective_busy_seconds_total", labels, site)
-    return f"({busy} / ({_done(labels, site)} > 0))"
+    return f"({_busy(labels, site)} / ({_done(labels, site)} > 0))"
 
 
 def _late(points: str, seconds: str, done: str, by: RuleLabels) -> str:
@@ -102,6 +112,45 @@ def _late_ranks(points: str, seconds: str, done: str, by: RuleLabels) -> str:
     return f"sum by ({by.rank}) ({late}\nand on ({by.kind}) count by ({by.kind}) ({points}) >= 3)"
 
 
+def _wait(seconds: str, done: str, by: RuleLabels) -> str:
+    """Return for what part of the time a rank is in collectives beyond the usual transfer.
+
+    The transfer is that of the rank that came last; usual is the median of such communicators.
+    """
+    usual = f"quantile by ({by.alike}) (0.5, min by ({by.alike}, comm) ({seconds}))"
+    return (
+        f"sum by ({by.rank}) (clamp_min({seconds}\n- on ({by.alike}) group_left () {usual}, 0)\n"
+        f"* {done})"
+    )
+
+
+def _excuse(wait: str, late: str, site: Site, by: RuleLabels) -> str:
+    """Return for what part of the time a process is kept by others, where it is not late itself.
+
+    It waits in collectives, or has slow transfers there, or is in Sends and Recvs for longer than
+    another process of its job: a stage of a pipeline waits for the stages before it.
+    """
+    p2p = _rate("nccl_p2p_busy_seconds_total", 'p2p_operation=~"Send|Recv"', site, "late_window")
+    p2p = f"sum by ({by.gpu}) ({p2p})"
+    more = f"{p2p} - on ({by.job}) group_left () min by ({by.job}) ({p2p})"
+    return f"sum by ({by.gpu}) ({wait} unless {late} > {wait}\nor {more})"
+
+
+def _late_gpu(excuse: str, most: str, by: RuleLabels) -> str:
+    """Return for what part of the time others wait for a process.
+
+    `excuse`: for what part it waits itself, or has slow transfers. `most`: what some process waits,
+    by job, if that is known.
+    """
+    own = f"sum by ({by.gpu}) (clamp_min({_RANK_LATE}, 0))"
+    late = f"({own}\n- ({excuse})\nor {own})"
+    if not most:
+        return late
+    # The lower of two values: both are series of the process, told apart by a label.
+    most = f"{own} * 0 + on ({by.job}) group_left () {most}"
+    return f'min by ({by.gpu}) ({late}\nor label_replace({most}, "most", "1", "", ""))'
+
+
 def _transfer(points: str, done: str, by: RuleLabels) -> str:
     """Return the time that ranks would be busy if none waited: that of the last one for each."""
     return f"min by ({by.kind}) ({points})\n* sum by ({by.kind}) ({done})"
@@ -114,12 +163,17 @@ def _of_nodes(site: Site, by: RuleLabels) -> RuleParts:
     return RuleParts(
         bandwidths=f"max by ({by.bucket}, comm) ({_average('nccl_bus_bandwidth_gbs', '', site)})",
         busy=_rate("nccl_collective_busy_seconds_total", "", site),
-        synchronous_busy=_rate("nccl_collective_busy_seconds_total", labels, site),
+        synchronous_busy=_busy(labels, site),
         operations=_rate("nccl_communicator_operations_completed_total", "", site),
         throughput=f"avg by ({by.job}, unit) ({throughput})",
         late=_late_ranks(seconds, seconds, done, by),
+        wait=_wait(seconds, done, by),
+        late_gpu=_late_gpu(
+            _excuse(_RANK_WAIT, _RANK_LATE, site, by),
+            f"max by ({by.job}) (sum by ({by.gpu}) ({_RANK_WAIT}))",
+            by,
+        ),
         transfer=_transfer(seconds, done, by),
-        inflight="nccl_collective_inflight_seconds",
     )
 
 
@@ -133,7 +187,7 @@ def _of_shards(by: RuleLabels) -> RuleParts:
             "or shard:nccl_bus_bandwidth_gbs:median"
         ),
         busy=busy,
-        synchronous_busy=f"{busy}{{{SYNCHRONOUS}}}",
+        synchronous_busy="shard:nccl_collective_busy_seconds:synchronous",
         operations="shard:nccl_operations:rate",
         throughput=(
             f"sum by ({unit}) (shard:nccl_throughput:sum)\n"
@@ -143,11 +197,12 @@ def _of_shards(by: RuleLabels) -> RuleParts:
             f"{_late_ranks(points, *last, by)}\n"
             f"or sum by ({by.rank}) (shard:nccl_collective_late:ratio)"
         ),
+        wait="",
+        late_gpu=_late_gpu(f"sum by ({by.gpu}) ({_SHARD_WAIT})", "", by),
         transfer=(
             f"{_transfer(points, 'shard:nccl_collective_operations:rate', by)}\n"
             "or shard:nccl_collective_busy_seconds:transfer"
         ),
-        inflight="shard:nccl_collective_inflight_seconds:hung",
     )
 
 
@@ -199,6 +254,18 @@ def _late_within_nodes(site: Site, by: RuleLabels) -> list[ShardRule]:
     return [
         ShardRule(late, f"{_late_ranks(seconds, seconds, done, by)}\n> {site['late_ratio']}"),
         ShardRule(named, f"{late} and on ({by.rank}) topk by ({by.job}) ({_LATE_RANKS},\n{first})"),
+        *_waits_within_nodes(seconds, done, site, by),
+    ]
+
+
+def _waits_within_nodes(seconds: str, done: str, site: Site, by: RuleLabels) -> list[ShardRule]:
+    """Return the rules of how long named ranks wait themselves, in communicators within nodes."""
+    wait, late = "rank:nccl_collective_wait:one_node", "rank:nccl_collective_late:one_node"
+    named = "rank:nccl_collective_late:chosen or shard:nccl_collective_late:ratio"
+    excuse = f"{_excuse(wait, late, site, by)} > {site['late_ratio']} / 4"
+    return [
+        ShardRule(wait, _wait(seconds, done, by)),
+        ShardRule(_SHARD_WAIT, f"{excuse}\nand on ({by.gpu}) ({named})"),
     ]
 
 
@@ -225,7 +292,6 @@ def shard_rules(site: Site) -> list[ShardRule]:
         for labels in (_ONE_NODE, _SEVERAL_NODES)
     }
     throughput = _average("nccl_inspector_job_throughput", "", site)
-    hung = f"max by ({by.job}, comm, comm_name) ({nodes.inflight}) > {site['hung_seconds']}"
     return [
         ShardRule("shard:nccl_bus_bandwidth_gbs:max", gbs[_SEVERAL_NODES]),
         ShardRule(
@@ -235,10 +301,13 @@ def shard_rules(site: Site) -> list[ShardRule]:
         ShardRule(
             "shard:nccl_collective_busy_seconds:rate", f"sum by ({by.bucket}) ({nodes.busy})"
         ),
+        ShardRule(
+            "shard:nccl_collective_busy_seconds:synchronous",
+            f"sum by ({by.job}) ({nodes.synchronous_busy})",
+        ),
         ShardRule("shard:nccl_operations:rate", f"sum by ({by.job}) ({nodes.operations})"),
         ShardRule("shard:nccl_throughput:sum", f"sum by ({by.job}, unit) ({throughput})"),
         ShardRule("shard:nccl_throughput:count", f"count by ({by.job}, unit) ({throughput})"),
-        ShardRule("shard:nccl_collective_inflight_seconds:hung", hung),
         *_points(site, by),
         ShardRule(
             "shard:nccl_collective_operations:rate", f"sum by ({by.kind}) ({_done(several, site)})"

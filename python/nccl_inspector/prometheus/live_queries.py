@@ -47,6 +47,40 @@ class LiveQuestions:
         """
         return f"nccl_collective_inflight_seconds{self._selector()} >= {least_s:g}"
 
+    def flights(self) -> str:
+        """Return the query for the ages of what is in flight, by process and communicator."""
+        return self._selector('__name__=~"nccl_(collective|p2p)_inflight_seconds"')
+
+    def called(self) -> str:
+        """Return the query for the operations that each process called, by communicator."""
+        return f"nccl_communicator_operations_enqueued_total{self._selector()}"
+
+    def mixed(self) -> str:
+        """Return the query for the communicators in which there are Sends and Recvs."""
+        return f"count by ({JOB}, comm) (nccl_p2p_operations_total{self._selector()})"
+
+    def still(self) -> str:
+        """Return the query for how long each row has completed nothing, when it last wrote.
+
+        What has just been called counts, too: operations without a time never complete.
+        """
+        written = f"nccl_inspector_last_write_timestamp_seconds{self._selector()}"
+        progress = f"nccl_communicator_last_progress_timestamp_seconds{self._selector()}"
+        calls = f"changes(nccl_communicator_operations_enqueued_total{self._selector()}[1m]) > 0"
+        latest = f"max by ({self.by}) (({calls}) * 0 + time() or {progress})"
+        return f"max by ({self.by}) ({written}) - {latest}"
+
+    def longest_still(self) -> str:
+        """Return the query for the longest time in the last hour in which nothing completed.
+
+        What a new communicator completes first does not count: after a restart the hang before it
+        is not usual.
+        """
+        now = f"nccl_communicator_last_progress_timestamp_seconds{self._selector()}"
+        before = f"{now} offset 30s"
+        pause = f"max by ({JOB}) ({now} and {before}) - max by ({JOB}) ({before})"
+        return f"max_over_time(({pause})[1h:30s])"
+
     def operations(self) -> list[str]:
         """Return queries for operations per second; their results are to be added up."""
         collective, p2p = ('algo_proto!="GROUP"',), ('p2p_operation=~"Send|Recv"',)
@@ -106,7 +140,10 @@ class LiveQuestions:
         labels = f"{GPU}, rank, nranks, comm, comm_name"
         return f"group by ({labels}) (nccl_collective_operations_total{self._selector()})"
 
-    def written(self) -> str:
-        """Return the query for the seconds since the processes of each GPU wrote their metrics."""
+    def written(self, which: str = "min") -> str:
+        """Return the query for the seconds since a process of each row wrote its metrics.
+
+        `which`: min, the one that wrote first, or max, the one that wrote last.
+        """
         metric = f"nccl_inspector_last_write_timestamp_seconds{self._selector()}"
-        return f"time() - min by ({GPU}) ({metric})"
+        return f"time() - {which} by ({self.by}) ({metric})"

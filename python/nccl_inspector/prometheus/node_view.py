@@ -26,6 +26,7 @@ from nccl_inspector.live.view import (
 )
 from nccl_inspector.model.bandwidth import bus_factor
 from nccl_inspector.prometheus.api import Api, PromSample
+from nccl_inspector.prometheus.hang_view import Absent, find_absent
 from nccl_inspector.prometheus.live_queries import GPU, JOB, LiveQuestions
 
 Row = tuple[str, ...]  # the values of the labels that identify a row
@@ -33,6 +34,11 @@ Row = tuple[str, ...]  # the values of the labels that identify a row
 # From so many ranks on, and if their median share of waiting is at least this, the rank that waits
 # least is called late. It must wait at most half the median.
 LATE_RANKS_MIN, LATE_WAITING_MIN = 3, 0.1
+
+# A job stands still if it completes nothing for so many times as long as ever in the last hour.
+STILL_TIMES = 2.0
+# Of so many jobs that wait it is asked for whom; each takes four queries.
+_ASKED_MAX = 10
 
 _WINDOW_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})(ms|s|m|h)")
@@ -81,6 +87,7 @@ class _JobAnswers:
     nodes: int = 0
     states: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     troubles: list[Trouble] = field(default_factory=list)
+    absent: list[Absent] = field(default_factory=list)
 
 
 class PrometheusView:
@@ -114,7 +121,8 @@ class PrometheusView:
         drops = _values(self._api.query(self._jobs.drops()), JOB) if jobs else {}
         oldest = _values(self._api.query(self._jobs.oldest()), JOB) if jobs else {}
         self._find_hangs(jobs, oldest)
-        ranks = self._ranks() if self._wanted and jobs else {}
+        self._find_absent(jobs, oldest)
+        ranks = self._ranks(jobs) if self._wanted and jobs else {}
         found = [
             _as_job(row, job, flows.get(row), oldest.get(row), drops.get(row), ranks.get(row, ()))
             for row, job in jobs.items()
@@ -160,8 +168,8 @@ class PrometheusView:
         for row, sample in worst.items():
             own = sample.labels
             words = (
-                f"rank {own.get('rank')} of {own.get('comm_name')} ({own.get('node')}, "
-                f"{own.get('gpu')}) has waited {age_words(sample.value)}"
+                f"{own.get('node')} {own.get('gpu')} (rank {own.get('rank')} of "
+                f"{own.get('comm_name')}) has waited {age_words(sample.value)}"
             )
             jobs[row].troubles.append(Trouble(TroubleKind.HUNG, sample.value, words))
         for row, age_s in oldest.items():  # if the series of the ranks do not say it
@@ -169,9 +177,39 @@ class PrometheusView:
                 words = f"a rank has waited {age_words(age_s)} in an operation"
                 jobs[row].troubles.append(Trouble(TroubleKind.HUNG, age_s, words))
 
+    def _find_absent(self, jobs: Mapping[Row, _JobAnswers], oldest: Mapping[Row, float]) -> None:
+        """Note which jobs complete nothing any more, and for whom the others wait there."""
+        still = _values(self._api.query(self._jobs.still()), JOB) if jobs else {}
+        worst = sorted(jobs, key=lambda row: -max(still.get(row, 0.0), oldest.get(row, 0.0)))
+        for row in worst[:_ASKED_MAX]:
+            still_s = still.get(row, 0.0)
+            if max(still_s, oldest.get(row, 0.0)) <= SUSPECT_S:
+                return
+            ask = LiveQuestions(int(row[1]), self._window, JOB)
+            if still_s > SUSPECT_S:
+                usual_s = _values(self._api.query(ask.longest_still()), JOB).get(row, 0.0)
+                if still_s > STILL_TIMES * usual_s:
+                    jobs[row].troubles.append(_stopped(still_s, usual_s))
+            answers = (
+                [sample for sample in self._api.query(query) if _row(sample, JOB) == row]
+                for query in (ask.flights(), ask.called(), ask.mixed())
+            )
+            jobs[row].absent = find_absent(*answers)
+            for one in jobs[row].absent[:1]:
+                more = len(jobs[row].absent) - 1
+                words = f"{' '.join(one.place)} {one.trouble().words}"
+                words += f"; and {more} more" if more else ""
+                jobs[row].troubles.append(replace(one.trouble(), words=words))
+
     def _flows(self, ask: LiveQuestions) -> dict[Row, Flow]:
-        """Return the flow of each row per second: the span of time is one second."""
+        """Return the flow of each row per second: the span of time is one second.
+
+        Rates are over a window. What has stopped in it does nothing now, and of what no longer
+        writes nothing is known.
+        """
         query, by = self._api.query, ask.by
+        still = _values(query(ask.still()), by)
+        written = _values(query(ask.written("max")), by)
         operations: dict[Row, float] = defaultdict(float)
         for part in ask.operations():
             for row, value in _values(query(part), by).items():
@@ -191,10 +229,13 @@ class PrometheusView:
                 max(0.0, waitable.get(row, 0.0) - transfer.get(row, 0.0)),
                 waitable.get(row, 0.0),
             )
+            if still.get(row, 0.0) <= SUSPECT_S
+            else Flow()
             for row, value in operations.items()
+            if written.get(row, 0.0) <= window_s(self._window)
         }
 
-    def _ranks(self) -> dict[Row, list[LiveRank]]:
+    def _ranks(self, jobs: Mapping[Row, _JobAnswers]) -> dict[Row, list[LiveRank]]:
         """Return the ranks of each job; those that share a GPU make one entry."""
         flows = self._flows(self._gpus)
         drops = _values(self._api.query(self._gpus.drops()), GPU)
@@ -205,10 +246,14 @@ class PrometheusView:
             if row not in oldest or sample.value > oldest[row].value:
                 oldest[row] = sample
         found: dict[Row, list[LiveRank]] = defaultdict(list)
+        absent = {(*row, *one.place): one for row, job in jobs.items() for one in job.absent}
         for row, name in _names(self._api.query(self._gpus.ranks())).items():
             found[row[:2]].append(
-                _rank(name, row, flows.get(row), oldest.get(row), written.get(row), drops.get(row))
-            )
+                _rank(
+                    name, row, flows.get(row), oldest.get(row), written.get(row), drops.get(row),
+                    absent.get(row),
+                )
+            )  # fmt: skip
         for ranks in found.values():
             ranks[:] = _mark_late(ranks)
             ranks.sort(key=lambda rank: (*order_of(rank.troubles), natural(rank.name)))
@@ -267,8 +312,9 @@ def _rank(
     oldest: PromSample | None,
     written_s: float | None,
     drops: float | None,
+    absent: Absent | None,
 ) -> LiveRank:
-    troubles = []
+    troubles = [absent.trouble()] if absent else []
     where = oldest.labels.get("comm_name", "") if oldest else ""
     if oldest and oldest.value > SUSPECT_S:
         words = f"has waited {age_words(oldest.value)} in {where}"
@@ -287,6 +333,13 @@ def _rank(
         drops=None if drops is None else int(drops),
         troubles=tuple(troubles),
     )
+
+
+def _stopped(still_s: float, usual_s: float) -> Trouble:
+    words = f"no operation of it has ended for {age_words(still_s)}"
+    if usual_s:
+        words += f"; in the last hour the longest pause was {age_words(usual_s)}"
+    return Trouble(TroubleKind.STILL, still_s, words)
 
 
 def _mark_late(ranks: Sequence[LiveRank]) -> list[LiveRank]:

@@ -10,7 +10,8 @@ from tests.sandbox import Cluster
 SHORT_WINDOWS = (
     "cluster=sandbox", "scrape_interval=1s", "rate_window=6s", "record_interval=1s",
     "baseline_window=60s", "baseline_offset=8s", "baseline_interval=1s", "baseline_samples=5",
-    "degraded_for=4s", "fabric_for=1s", "late_for=3s", "trouble_for=2s", "hung_seconds=4",
+    "late_window=6s", "alert_interval=1s", "degraded_for=4s", "fabric_for=1s", "late_for=3s",
+    "very_late_for=3s", "trouble_for=2s", "hung_seconds=4", "hung_for=2s", "start_seconds=4",
     "stale_seconds=20", "agent_seconds=10",
 )  # fmt: skip
 

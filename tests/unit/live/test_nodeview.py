@@ -13,7 +13,7 @@ from nccl_inspector.box.layout import COMM, HEADER
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.live.nodeview import NodeView
 from nccl_inspector.live.view import LOCAL, TroubleKind
-from tests.support.boxes import COMM_AT, JOB_UID, KeyOf, write_box, write_user_file
+from tests.support.boxes import COMM_AT, JOB_UID, CommOf, KeyOf, write_box, write_user_file
 from tests.support.live_node import (
     Node,
     give_link,
@@ -144,19 +144,38 @@ def test_a_receive_posted_for_hours_is_no_trouble_and_hides_none(node: Node) -> 
 @pytest.mark.usefixtures("still")
 def test_an_old_operation_is_named_with_who_did_not_call_it(node: Node) -> None:
     raw = node.job()
-    waiting = node.start(raw, "0_1", rank_box(0, operations=[op(70), op(90)], ago_s=2))
+    called = [op(70, index=12), op(90, index=11)]
+    waiting = node.start(raw, "0_1", rank_box(0, operations=called, ago_s=2))
     node.start(raw, "0_2", rank_box(1))
     put_word(waiting, COMM_AT + COMM.offsets["enqueued"], 12)
     job = only(node.look())
-    assert kinds(job) == [TroubleKind.HUNG]
+    assert kinds(job) == [TroubleKind.ABSENT, TroubleKind.HUNG]
     assert words(job) == (
+        "rank 1 (n1, GPU0) did not call AllReduce of 1-2MB in world, in which 1 rank of this node "
+        "has waited 92 s, and has nothing in flight\n"
         "rank 0 (n1, GPU0) has waited 92 s in AllReduce of 1-2MB in world, "
         "which rank 1 of this node did not call"
     )
+    assert [rank.name for rank in job.ranks] == ["rank 1", "rank 0"]
     assert job.oldest_s == pytest.approx(92, abs=1)
 
 
-@pytest.mark.parametrize(("age_s", "usual_ms"), [(50, 2.0), (90, 6000.0)])
+@pytest.mark.usefixtures("still")
+def test_who_did_not_call_but_waits_itself_is_not_named(node: Node) -> None:
+    raw = node.job()
+    waiting = node.start(raw, "0_1", rank_box(0, operations=[op(90, index=12)], ago_s=2))
+    other = rank_box(1, operations=[op(80, comm=1, index=10)])
+    across = CommOf(id=8, rank=0, nranks=2, nnodes=2, name="across")
+    other.comms = [*other.comms, across]
+    node.start(raw, "0_2", other)
+    put_word(waiting, COMM_AT + COMM.offsets["enqueued"], 12)
+    job = only(node.look())
+    assert kinds(job) == [TroubleKind.HUNG]
+    assert "did not call" not in words(job)
+    assert "those on other nodes are not seen" in job.ranks[1].troubles[0].words
+
+
+@pytest.mark.parametrize(("age_s", "usual_ms"), [(8, 2.0), (50, 20000.0), (90, 40000.0)])
 def test_an_operation_that_is_young_for_its_kind_is_not_suspect(
     node: Node, age_s: float, usual_ms: float
 ) -> None:
@@ -164,6 +183,12 @@ def test_an_operation_that_is_young_for_its_kind_is_not_suspect(
     job = only(node.look())
     assert job.troubles == ()
     assert job.oldest_s == pytest.approx(age_s, abs=1)
+
+
+@pytest.mark.usefixtures("still")
+def test_a_wait_that_is_longer_than_ever_is_shown_before_a_minute(node: Node) -> None:
+    node.start(node.job(), "0_1", rank_box(0, [2.0] * 10, [op(15)]))
+    assert kinds(only(node.look())) == [TroubleKind.HUNG]
 
 
 def test_drops_and_sampling_are_told(node: Node) -> None:

@@ -162,7 +162,7 @@ def test_rules_use_metrics_that_are_there() -> None:
     for name in ("rules", "alerts"):
         text = (CHECKED_IN / "prometheus" / f"nccl-inspector-{name}.yml").read_text()
         recorded = set(re.findall(r"record: (\S+)", text))
-        assert all(name.startswith(("job:", "rank:")) for name in recorded)
+        assert all(name.startswith(("job:", "rank:", "gpu:")) for name in recorded)
         used |= set(re.findall(r"(?<![\w:])(?:nccl|node_textfile)_\w+(?![\w:])", text))
     assert used - load_metrics().keys() - FOREIGN == set()
 

@@ -204,7 +204,7 @@ def federated(communicators: int, names: int, kinds: int) -> int:
 
     Of each communicator of several nodes and each name, there are so many kinds.
     """
-    return 7 * communicators * kinds + (names + 1) * kinds + 2
+    return 7 * communicators * kinds + (names + 1) * kinds + 5
 
 
 def test_the_page_says_how_many_series_of_a_job_are_federated(tmp_path: Path) -> None:
@@ -218,6 +218,10 @@ def test_the_page_says_how_many_series_of_a_job_are_federated(tmp_path: Path) ->
                 replace(one, labels=labels | ({"message_size": size} if size else {}))
                 for size in sizes
             ]
+    for node in ("n1", "n2"):  # on each shard
+        place = OWN | {"node": node, "gpu": "GPU0"}
+        for name in ("inspector_last_write", "communicator_last_progress"):
+            series.append(Series(f"nccl_{name}_timestamp_seconds", place, f"0+60x{END_MIN}"))
     expr = (
         'count({__name__=~"shard:nccl_.+", cluster="c", slurm_job_id="0"}) '
         f"== bool {SHARDS * federated(communicators=2, names=2, kinds=3)}"
@@ -234,9 +238,10 @@ def test_what_a_job_costs_a_global_server_does_not_grow_with_its_nodes(
     job = Job(ranks=2 * nodes, throughput=(300, 300), inflight_s=(20, 20))
     each = federated(communicators=1, names=2, kinds=1)
     marked = 2  # only one node marks the throughput
+    not_here = 1  # when a process wrote
     expr = (
         'count({__name__=~"shard:nccl_.+", cluster="c", slurm_job_id="0"}) '
-        f"== bool {SHARDS * each + marked}"
+        f"== bool {SHARDS * (each - not_here) + marked}"
     )
     wanted = [Expected(CHANGED_MIN, expr, [{}])]
     assert complaints(tmp_path, "shards", job.series(OWN), wanted) == []
@@ -248,12 +253,6 @@ def test_a_shard_names_the_same_rank_while_none_is_late(tmp_path: Path) -> None:
     job = Job(ranks=2 * NODES, dp_ms={rank: 20 + rank % 5 / 10 for rank in range(40)})
     wanted = [Expected(END_MIN - 5, f"count by (cluster) ({ever}) == bool 1", parts)]
     assert complaints(tmp_path, "shards", job.series(OWN), wanted) == []
-
-
-def test_a_hang_above_shards_says_where_the_ranks_are() -> None:
-    alerts = render("alerts", make_site(["role=global"]))
-    assert "range query" not in alerts
-    assert "nccl_communicator_operations_enqueued_total" in alerts
 
 
 def test_each_alert_is_either_of_a_shard_or_above() -> None:
@@ -273,5 +272,5 @@ def test_rules_above_shards_use_only_what_shards_record() -> None:
     above = render("rules", site) + render("alerts", site)
     asked = set(re.findall(r"shard:[\w:]+", above))
     assert asked == {name for name in recorded if name.startswith("shard:")}
-    exprs = re.sub(r"(?m)^ *(#|summary:|rank called|On the servers).*$", "", above)
+    exprs = re.sub(r"(?m)^ *(#|summary:).*$", "", above)
     assert re.findall(r"(?<![\w:])nccl_\w+", exprs) == []

@@ -47,7 +47,6 @@ def textfile(values: str) -> Build:
     return lambda own: [Series("node_textfile_scrape_error", own | labels, values)]
 
 
-DP = {"comm_name": "dp", "comm": "d"}
 SUSPECT = {"alertname": "NcclNetworkSuspect", "slurm_job_id": "0"}
 
 FIRES: dict[str, tuple[Build, list[Labels]]] = {
@@ -82,11 +81,7 @@ FIRES: dict[str, tuple[Build, list[Labels]]] = {
         [{"alertname": "NcclStraggler", "slurm_job_id": "0", "node": "n2", "gpu": "GPU1"}],
     ),
     "an operation that does not end": (
-        run(Job(inflight_s=(0, 600))),
-        [
-            {"alertname": "NcclCollectiveHung", "slurm_job_id": "0"} | one
-            for one in (DP, {"comm_name": "tp", "comm": "n1"}, {"comm_name": "tp", "comm": "n2"})
-        ],
+        run(Job(inflight_s=(0, 600))), [{"alertname": "NcclJobHung", "slurm_job_id": "0"}],
     ),
     "a process that no longer writes": (
         write(1, HEALTHY_MIN),
@@ -150,8 +145,7 @@ QUIET: dict[str, Build] = {
     "one of two ranks is late": run(Job(ranks=2, dp_ms={0: 25, 1: 15})),
     "a rank whose counters stand still": run(Job(silent_rank=2)),
     "receives that have been posted for hours": run(Job(p2p_inflight_s=(7200, 9000))),
-    "operations of four minutes": run(Job(inflight_s=(240, 240))),
-    "a long operation that ends": run(Job(inflight_s=(0, 600), dip_min=3)),
+    "operations of fifty seconds": run(Job(inflight_s=(50, 50))),
     "a job that writes each quarter of an hour": write(15, END_MIN),
     "a process that pauses": write(4, END_MIN),
     "files refused long ago": lambda own: rule_series.rejected(own, steady((END_MIN, 3))),

@@ -57,7 +57,7 @@ def test_a_hang_names_the_rank_that_waits_longest(monkeypatch: pytest.MonkeyPatc
         for rank, age_s in (("3", 70.0), ("5", 90.0))
     ]
     (job,) = ask(monkeypatch, {**INFO, "collective_inflight": samples}).jobs
-    assert [one.words for one in job.troubles] == ["rank 5 of tp (n3, GPU1) has waited 90 s"]
+    assert [one.words for one in job.troubles] == ["n3 GPU1 (rank 5 of tp) has waited 90 s"]
 
 
 def test_a_job_that_only_the_agents_tell_of_hangs_too(monkeypatch: pytest.MonkeyPatch) -> None:
