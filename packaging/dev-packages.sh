@@ -17,7 +17,7 @@ of_demo=(
 )
 of_test=(
 	postgresql
-	busybox-static debootstrap locales
+	busybox-static debootstrap locales shellcheck
 )
 # For long tests, `make lint` and packages.
 others=(
@@ -25,7 +25,7 @@ others=(
 	victoria-metrics
 	swift-proxy swift-account swift-container swift-object memcached
 	openmpi-bin
-	clang libclang-rt-dev clang-tidy cppcheck shellcheck
+	clang libclang-rt-dev clang-tidy cppcheck
 	gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 	rpm cpio rpmlint lintian apt-utils createrepo-c
 )

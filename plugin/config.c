@@ -101,8 +101,9 @@ void config_cut_nodelist(char *to, const char *nodelist)
 		memcpy(text + end, mark, extra + 1);
 		break;
 	}
-	memcpy(to, text, CONFIG_NODELIST_BYTES);
-	to[CONFIG_NODELIST_BYTES] = '\0';
+	/* Behind the text there is what the stack had: it is none of the list. */
+	memset(to, 0, CONFIG_NODELIST_BYTES + 1);
+	memcpy(to, text, strnlen(text, CONFIG_NODELIST_BYTES));
 }
 
 static int64_t limited(int64_t value, int64_t least, int64_t most)

@@ -153,6 +153,7 @@ def test_steps_that_run_at_once_are_told_apart(healthy_cluster: Cluster) -> None
     assert "4 processes in 2 steps" in text
 
 
+@pytest.mark.long
 @pytest.mark.case("Identities", "two ranks on one GPU")
 def test_two_ranks_on_one_gpu_have_series_of_their_own(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster

@@ -239,6 +239,7 @@ def test_an_epilog_that_slurmd_runs_only_when_it_is_back_cleans_up(
     assert states(cluster, job_id) == [KILLED] * 2
 
 
+@pytest.mark.long
 @case("slurmctld restarted with the job running")
 def test_a_controller_that_comes_back_finds_the_job_measured(healthy_cluster: Cluster) -> None:
     cluster, node = healthy_cluster, healthy_cluster.node("n1")

@@ -256,6 +256,7 @@ def test_a_job_that_a_measured_sallocs_shell_submits_starts_clean(
     assert not re.search("^(NCCL_INSPECTOR|NCCL_PROFILER)", said, re.MULTILINE)
 
 
+@pytest.mark.long
 @pytest.mark.case(
     "Options",
     "a het job whose components have different modes: the first mode, and a message",

@@ -76,6 +76,7 @@ def asked(cluster: Cluster, job: str) -> dict[str, int]:
     return {one["address"]: one["ranks"][0]["pid"] for one in found}
 
 
+@pytest.mark.long
 def test_two_jobs_with_two_steps_each_on_a_node_are_told_apart(
     healthy_cluster: Cluster, start: Start
 ) -> None:

@@ -253,6 +253,11 @@ static void test_nodelist(void)
 
 	config_cut_nodelist(cut, "n[1-4]");
 	ok(!strcmp(cut, "n[1-4]"), "a short node list stays");
+	memset(list, 'a', 1000);
+	config_cut_nodelist(cut, list); /* leaves something on the stack */
+	config_cut_nodelist(cut, "n1");
+	ok(!memcmp(cut, (char[sizeof(cut)]){ "n1" }, sizeof(cut)), "nothing stands behind it");
+	list[0] = '\0';
 	for (int i = 0; i < 100; i++)
 		snprintf(list + strlen(list), 24, "%snode%03d", i ? "," : "", i);
 	config_cut_nodelist(cut, list);

@@ -57,6 +57,7 @@ def accused(card: Card) -> list[str]:
     return [one.rank for one in card.stragglers if one.flagged]
 
 
+@pytest.mark.long
 def test_of_a_large_file_only_what_is_needed_is_read(
     reports: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
