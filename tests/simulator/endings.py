@@ -87,7 +87,7 @@ class StopsCalling(Ending):
     def finish(self, world: World, done: "Run") -> None:
         """End those that stopped as the last."""
         super().finish(world, done)
-        if self.spread_s:
+        if self.spread_s and done.killed is not None:
             done.killed[list(self.ranks)] = done.killed.max()
 
 

@@ -231,7 +231,8 @@ def submit(box: Box, seconds: int, option: str = "", steps: int = 1) -> str:
 
 def finish(box: Box, job: str) -> None:
     """Wait until a job has ended, which must be well, and its node not drained."""
-    wait(f"job {job} ends", lambda: "RUNNING" not in box.out(f"scontrol show job {job}"), 120)
+    ends = re.compile("JobState=(RUNNING|COMPLETING)")
+    wait(f"job {job} ends", lambda: not ends.search(box.out(f"scontrol show job {job}")), 120)
     said = box.out(f"scontrol show job {job}")
     say_that(f"job {job}: {said}", "JobState=COMPLETED" in said and "ExitCode=0:0" in said)
     output = box.out(f"cat /home/alice/slurm-{job}.out")

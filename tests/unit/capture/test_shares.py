@@ -19,7 +19,8 @@ from nccl_inspector.capture.shares import BLOCK_BITS
 from nccl_inspector.capture.slurm_tasks import slurm_tasks
 from nccl_inspector.cli import cli
 from tests.simulator import plans
-from tests.simulator.cases import gpu, of_size, straggler
+from tests.simulator.case import of_size
+from tests.simulator.cases import gpu, straggler
 from tests.simulator.making import make_job
 from tests.simulator.play import play
 from tests.support.fake_srun import make_srun

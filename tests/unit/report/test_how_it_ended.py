@@ -47,7 +47,7 @@ class Slurm:
     state: str
     exit_code: int | None = None
     signal: int | None = None
-    after_s: float | None = None
+    after_s: int | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def card_of(kind: str, planted: Planted, seed: int = 0) -> Card:
 def reported(processes: list, slurm: Slurm | None) -> Card:  # type: ignore[type-arg]
     record = None
     if slurm is not None:
-        end_s = None if slurm.after_s is None else ONSET_NS / NS_PER_S + slurm.after_s
+        end_s = None if slurm.after_s is None else ONSET_NS // NS_PER_S + slurm.after_s
         record = JobRecord(42, state=slurm.state, exit_code=slurm.exit_code, signal=slurm.signal,
                            end_s=end_s, sources=("sacct",))  # fmt: skip
     loaded = Loaded(tuple(through_summaries(processes)), (0,), ())
