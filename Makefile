@@ -251,6 +251,11 @@ san-fuzz: | $(GEN)
 	+@$(AT_ONCE) fuzzparts
 .PHONY: sanparts san-address san-thread san-fuzz
 sanparts: $(SAN_PARTS)
+# What the short tests need of TSan's.
+san-thread-libs: | $(GEN)
+	+@$(AT_ONCE) SAN=thread sanlibs
+.PHONY: sanlibs san-thread-libs
+sanlibs: $(PROFILER) $(STANDIN) $(FAKECUDA)
 
 #: make aarch64      the same for Arm, under -Werror, for tests in an emulator
 aarch64: | $(GEN)
@@ -282,15 +287,14 @@ $(VENV)/.ready: pyproject.toml packaging/dev-packages.sh
 test-ready:
 	@bash packaging/dev-packages.sh first
 	@umask 022; $(MAKE) --no-print-directory -j$$(($$(nproc) + 1)) test-parts
-test-parts: apt-test $(VENV)/.ready-test product testparts san-address san-thread
+test-parts: apt-test $(VENV)/.ready-test product testparts san-address san-thread-libs
 apt-test:
 	@bash packaging/dev-packages.sh test
 .PHONY: test-ready test-parts apt-test
 
 #: make test         what takes less than 20 s apiece and needs no other compiler, machine or service; sets up first
 test: test-ready
-	$(PY) -m tests.tools.again -m 'not long and not alone' -n 3 --dist loadfile $(PYTEST_ARGS)
-	$(PY) -m tests.tools.again -m 'not long and alone' $(PYTEST_ARGS)
+	$(PY) -m tests.tools.again -m 'not long' -n 3 --dist loadfile $(PYTEST_ARGS)
 # Hundreds of seeded jobs and the planted defects of the fuzzers, without a cluster: side by side.
 TRIALS := tests/unit/analysis tests/fuzzers/test_fuzzers.py
 # Of the long tests one part of so many, as CI takes it: TURN=K/N. Without it all are run.

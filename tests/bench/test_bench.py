@@ -108,7 +108,6 @@ PROMISED = {
 
 # It plays for half a minute alone, and for minutes where three other tests do.
 @pytest.mark.long
-@pytest.mark.alone
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(os.geteuid() != 0, reason="slurmd runs the hooks as root")
 def test_the_bench_measures_everything_that_has_a_limit() -> None:

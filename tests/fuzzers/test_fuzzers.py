@@ -35,6 +35,9 @@ from tests.fuzzers.summary import put_together, take_apart
 from tests.fuzzers.target import Budget, Run, Target
 from tests.fuzzers.worker import Result, Worker
 
+# Together they take longer than `make test` has for one subject.
+pytestmark = pytest.mark.long
+
 SEED = 4
 RUNS = {
     "box": 6, "summary": 6, "page": 300, "vendorpage": 20, "stored": 30, "output": 10,

@@ -22,12 +22,8 @@ def test_there_are_c_tests() -> None:
 
 # TSan finds nothing in a program of one thread: the Makefile builds these alone for it.
 THREADED = re.compile(r"pthread_create|whole_plugin\.h|jsonwriter_")
-# Under TSan these take 6 to 17 s each. The last one counts a hundred thousand communicators, of
-# which ASan does ten thousand.
-SLOW = {
-    ("test_conserves", "tsan"), ("test_groups", "tsan"), ("test_inspector", "tsan"),
-    ("test_inspector", "plain"),
-}  # fmt: skip
+# The last one counts a hundred thousand communicators, of which ASan does ten thousand.
+SLOW = {("test_inspector", "plain")}
 # TSan would sleep for a second at each exit of a process with threads.
 OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0",
@@ -38,7 +34,7 @@ PROGRAMS = [
         source,
         build,
         id=f"{source.stem}-{build}",
-        marks=[pytest.mark.long] if (source.stem, build) in SLOW else [],
+        marks=[pytest.mark.long] if build == "tsan" or (source.stem, build) in SLOW else [],
     )
     for source in SOURCES
     for build in BUILDS

@@ -145,6 +145,7 @@ def test_on_a_fresh_machine_setup_makes_its_account_after_the_demo(tmp_path: Pat
     assert done.stdout.splitlines() == ["account nccl-inspector: make"] * 3
 
 
+@pytest.mark.long
 def test_starting_twice_is_refused(cluster: Cluster) -> None:
     done = command_line("up", cluster.layout.root)
     assert done.returncode == 1
@@ -204,6 +205,7 @@ def test_prologs_run_as_root_on_every_node_with_slurmds_variables(cluster: Clust
         } <= set(lines)
 
 
+@pytest.mark.long
 def test_the_products_hooks_can_be_taken_away_and_put_back(cluster: Cluster) -> None:
     look = ("-N1", "--wrap", "test -d /run/nccl-inspector/jobs/$SLURM_JOB_ID")
     codes = []
@@ -353,6 +355,7 @@ def test_down_leaves_no_process_no_mount_and_no_directory(
     assert cluster.run_as(JOB_USER, ["srun", "-N4", "true"]).returncode == 0
 
 
+@pytest.mark.long
 def test_down_twice_is_no_error(other_dir: Path) -> None:
     Cluster.up(other_dir, BARE).down()
     done = command_line("down", other_dir)
@@ -397,6 +400,7 @@ def test_a_pid_that_belongs_to_another_process_now_is_not_signalled() -> None:
         child.kill()
 
 
+@pytest.mark.long
 def test_a_daemon_that_does_not_start_is_named(
     other_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

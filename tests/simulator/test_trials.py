@@ -11,8 +11,8 @@ from tests.simulator.trials import play_case, read_rows, trials, write_rows
 pytest.importorskip("tests.simulator.play")
 
 
-# Of the healthy, of those with a straggler, with a slow path and with a hang one each.
-SHORT = ("healthy-phases", "host-phases-few", "network-dip", "hang-dies")
+# Of the healthy, of those with a straggler and with a hang one each.
+SHORT = ("healthy-phases", "host-phases-few", "hang-dies")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.tools.turns import Turn
 ROOMS = ("unit", "contract")
 # What divides its work among processors, or among processes if there are several.
 DIVIDING = ("unit/capture", "unit/doctor", "unit/flight", "unit/report", "unit/system")
-SHORT = "not long and not alone"
+SHORT = "not long"
 MACHINE = """
 import json, os, socket, tempfile, time
 addresses = open("/proc/net/if_inet6").read() if os.path.exists("/proc/net/if_inet6") else ""

@@ -13,6 +13,7 @@ SMALL = ("--max-size", "1M", "--pair-size", "1M", "--seconds", "5", "--timeout",
 PROBE = ("env", f"PYTHONPATH={USERS_PATHS}", "/usr/bin/python3", "-c", MAIN, "probe", *SMALL)
 
 
+@pytest.mark.long
 def test_an_allocation_of_four_nodes_is_measured_by_pairs_and_becomes_the_baseline(
     healthy_cluster: Cluster,
 ) -> None:

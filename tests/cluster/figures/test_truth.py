@@ -10,6 +10,9 @@ from nccl_inspector.model.process import FINALIZED, FUNCS
 from tests.support import application_log
 from tests.support.sandbox.watched_job import INTERVAL_S, RANKS, Task, WatchedJob
 
+# Together they take longer than `make test` has for one subject.
+pytestmark = pytest.mark.long
+
 # Of our own making, from Sends and Recvs of one call: the stand-in logs those one by one.
 GROUPS = frozenset({"AlltoAll", "SendRecv"})
 

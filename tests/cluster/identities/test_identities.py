@@ -137,6 +137,7 @@ def test_a_het_job_has_series_of_each_component_and_one_report(healthy_cluster: 
 # Steps.
 
 
+@pytest.mark.long
 @pytest.mark.case("Identities", "several steps at once, on the same resources")
 def test_steps_that_run_at_once_are_told_apart(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
@@ -193,6 +194,7 @@ def assert_a_world_of_eight(cluster: Cluster, job_id: int, world: str) -> None:
     assert_nothing_missing(text)
 
 
+@pytest.mark.long
 @pytest.mark.case("Identities", "a launcher like torchrun: one task a node, four processes each")
 def test_processes_that_share_a_task_are_told_apart(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster

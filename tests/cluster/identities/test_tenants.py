@@ -23,6 +23,7 @@ KEPT = {
 # Eight tasks.
 
 
+@pytest.mark.long
 @pytest.mark.case("Identities", "eight tasks that all see GPU 0")
 def test_eight_tasks_that_all_see_ordinal_0_have_eight_sets_of_series(
     healthy_cluster: Cluster,

@@ -241,6 +241,7 @@ def test_without_hooks_the_job_runs_and_one_line_a_step_says_why_there_are_no_me
 # The agent.
 
 
+@pytest.mark.long
 @pytest.mark.case("Lifecycle", "an agent that starts after the job's end")
 def test_an_agent_that_starts_after_the_jobs_end_collects_it(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
@@ -261,6 +262,7 @@ def test_an_agent_that_starts_after_the_jobs_end_collects_it(healthy_cluster: Cl
     assert_every_operation_is_there(cluster, job_id)
 
 
+@pytest.mark.long
 @pytest.mark.case("Lifecycle", "kill -9 of the agent while a job runs")
 def test_after_the_agents_death_the_epilog_still_withdraws_the_series(
     healthy_cluster: Cluster,

@@ -19,6 +19,7 @@ def node(healthy_cluster: Cluster) -> Iterator[Node]:
     assert one.run(["nccl-inspector", "enable"]).stdout == "enabled\n"
 
 
+@pytest.mark.long
 @pytest.mark.case("Lifecycle", "the kill switch on one node while a job runs")
 def test_a_disabled_node_publishes_and_begins_nothing_and_harms_no_job(
     healthy_cluster: Cluster, node: Node

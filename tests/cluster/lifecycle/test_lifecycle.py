@@ -58,6 +58,7 @@ ENDS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", ENDS)
 def test_a_job_ends_by_a_signal_as_without_us(
     healthy_cluster: Cluster, words: tuple[str, ...]
@@ -142,6 +143,7 @@ HET = """\
 """
 
 
+@pytest.mark.long
 @case("a het job is cancelled")
 def test_components_of_a_cancelled_het_job_leave_nothing(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster

@@ -68,6 +68,7 @@ def test_a_job_whose_epilog_never_came_is_collected_and_has_its_report(soon: Clu
     assert counter(soon.node("n1"), "swept_jobs_total") == before + 1
 
 
+@pytest.mark.long
 @pytest.mark.case("Lifecycle", "an idle salloc is never collected, and a later srun is measured")
 def test_an_idle_salloc_is_never_swept(soon: Cluster) -> None:
     node = soon.node("n1")

@@ -190,6 +190,7 @@ def test_report_mode_has_a_report_and_no_series(healthy_cluster: Cluster) -> Non
     assert cluster.history(f'{{slurm_job_id="{job_id}"}}', 60) == []
 
 
+@pytest.mark.long
 @pytest.mark.case("Options", "a step with mode off leaves no file")
 def test_a_step_that_is_off_leaves_no_file(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
@@ -219,6 +220,7 @@ cat inner.out
 """
 
 
+@pytest.mark.long
 @pytest.mark.case("Options", "a job submitted from inside a measured job starts clean")
 def test_a_job_that_a_measured_job_submits_starts_clean(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster
@@ -241,6 +243,7 @@ NESTED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", NESTED)
 @pytest.mark.case("Options", "a job submitted from inside a measured job starts clean")
 def test_a_job_that_a_measured_sallocs_shell_submits_starts_clean(

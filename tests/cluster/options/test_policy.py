@@ -60,6 +60,7 @@ def test_the_default_may_be_for_one_job_in_several(healthy_cluster: Cluster) -> 
         assert (ENABLED in jobs.output(cluster, job_id)) == (job_id % 3 == 0)
 
 
+@pytest.mark.long
 @pytest.mark.case("Policy of a site's default", "opt-out by option and by variable")
 def test_a_user_may_opt_out(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster

@@ -167,6 +167,7 @@ def test_of_more_queue_pairs_than_four_the_rest_is_counted_together(raw: Path) -
     assert (net.other_requests, net.other_bytes) == (4 * STEPS, MOVED // 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("stuck", "blamed"), [("gpu", "gpu"), ("other", "peer"), ("wire", "wire")])
 def test_a_hang_shows_while_it_lasts(raw: Path, stuck: str, blamed: str) -> None:
     def seconds() -> float:
@@ -199,6 +200,7 @@ def test_nothing_is_asked_for_unless_wanted(raw: Path, net: str) -> None:
     assert not waits(raw)
 
 
+@pytest.mark.long
 def test_auto_asks_for_nothing_while_all_is_well(raw: Path) -> None:
     assert played(raw, net="auto", wait_s=2) == "not asked"
     assert HEADER.number(box(raw), "net_on") == 0

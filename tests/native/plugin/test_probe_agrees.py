@@ -50,7 +50,7 @@ def plugins_gbs(boxes: Path, func: str) -> float:
     return gbs
 
 
-@pytest.mark.alone
+@pytest.mark.long
 @pytest.mark.parametrize("func", ["AllReduce", "AllGather", "ReduceScatter"])
 def test_the_bus_bandwidth_agrees_with_the_plugins_within_5_percent(
     tmp_path: Path, func: str, capsys: pytest.CaptureFixture[str]

@@ -63,6 +63,7 @@ def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
     return total
 
 
+@pytest.mark.long
 def test_a_short_jobs_samples_are_its_operations(raw: Path, tmp_path: Path) -> None:
     run = played(raw, tmp_path, "--steps", "30")
     for rank in range(4):
@@ -118,6 +119,7 @@ def test_the_same_number_is_the_same_operation_on_all_ranks(raw: Path, tmp_path:
         assert overlap(ones)
 
 
+@pytest.mark.long
 def test_a_gpu_was_busy_while_it_was_in_at_least_one_operation(raw: Path, tmp_path: Path) -> None:
     run = played(raw, tmp_path, "--steps", "20")
     for rank in range(4):

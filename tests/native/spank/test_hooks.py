@@ -122,6 +122,7 @@ def test_the_stub_runs_the_script_of_its_context(tmp_path: Path, kind: str) -> N
     run_stub(tmp_path, kind)
 
 
+@pytest.mark.long
 def test_the_stub_ends_a_script_that_hangs(tmp_path: Path) -> None:
     script(tmp_path, "prolog", "trap '' TERM; while :; do sleep 1; done")
     assert 4 < run_stub(tmp_path, "prolog") < 10

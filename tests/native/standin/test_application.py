@@ -18,7 +18,8 @@ FAULT_MS = 40  # the default
 SLOW = 5
 RATE_MBS = 40  # the default
 CALM = 0.15  # share of the processors that others may have, where times are judged
-pytestmark = pytest.mark.alone
+# They judge times, so they run with the long tests, one after the other.
+pytestmark = pytest.mark.long
 
 QUICK = ("--sizes", "32K", "--rate", "400", "--compute-ms", "0", "--steps", "1")
 

@@ -207,6 +207,7 @@ def test_every_request_has_an_answer(serving: Endpoint, name: str) -> None:
     assert own(page(serving), "requests_total")[str(code)] >= 1
 
 
+@pytest.mark.long
 def test_clients_that_hold_connections_open_keep_no_scraper_out(
     serving: Endpoint, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -139,6 +139,7 @@ os.fork = fork
 """
 
 
+@pytest.mark.long
 def test_an_agent_that_can_start_no_process_for_a_while_goes_on_afterwards(tmp_path: Path) -> None:
     flag, address = tmp_path / "no-fork", free_address()
     flag.touch()

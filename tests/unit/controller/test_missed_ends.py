@@ -75,6 +75,7 @@ def entry(job_id: int, uid: int, queued_s: float = 0.0) -> Entry:
     return Entry("", 0, job_id, 0, queued_s, uid=uid)
 
 
+@pytest.mark.long
 def test_the_report_of_an_end_that_was_never_queued_is_made(
     accounting: Config, tmp_path: Path
 ) -> None:

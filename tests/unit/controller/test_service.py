@@ -161,6 +161,7 @@ def test_a_bad_job_stops_no_other_and_is_set_aside_at_last(
     assert stored(config) == [41, 42, 43]
 
 
+@pytest.mark.long
 def test_a_job_that_takes_for_ever_is_ended(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +199,7 @@ def test_an_index_that_is_locked_gets_its_rows_when_it_is_free(
     assert stored(config) == [41, 42]
 
 
+@pytest.mark.long
 def test_a_database_that_is_down_delays_rows_and_no_report(
     config: Config, tmp_path: Path, postgres: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:

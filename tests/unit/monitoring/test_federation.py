@@ -16,6 +16,9 @@ from tests.support.federated_rules import SHARDS, federated_rules, spread
 from tests.support.promtool import Expected, Labels, Series, counter, failures, failures_of
 from tests.support.rule_series import AFTER_MIN, END_MIN, HEALTHY_MIN, Job
 
+# Together they take longer than `make test` has for one subject.
+pytestmark = pytest.mark.long
+
 OWN = {"cluster": "c", "slurm_job_id": "0"}
 DP, TP = OWN | {"comm_name": "dp"}, OWN | {"comm_name": "tp"}
 NODES = 20

@@ -22,6 +22,9 @@ from tests.support.command_line import COMMAND, environment
 from tests.support.fake_srun import make_srun
 from tests.support.repository import PYTHON_DIR
 
+# Together they take longer than `make test` has for one subject.
+pytestmark = pytest.mark.long
+
 QUICK = ("--min-size", "256K", "--max-size", "512K", "--pair-size", "1M", "--seconds", "30")
 # Sending 1 MiB takes at least 30 ms, and on n3 150 ms: more than a busy machine adds.
 PACED = """

@@ -183,6 +183,7 @@ def _is_no_ras(handler: socketserver.StreamRequestHandler) -> None:
     handler.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("server", [_never_ends, _says_nothing, _is_no_ras])
 def test_a_server_that_is_no_ras_service_costs_little(
     monkeypatch: pytest.MonkeyPatch,

@@ -67,6 +67,7 @@ def test_of_a_large_file_only_what_is_needed_is_read(
     assert load(reports) == in_memory
 
 
+@pytest.mark.long
 def test_the_report_is_that_of_a_job_in_memory(
     reports: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

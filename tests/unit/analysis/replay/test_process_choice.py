@@ -16,6 +16,9 @@ from nccl_inspector.summary.samples import PackedSamples
 from tests.bench.card import JOB, MANY, write_job
 from tests.bench.sampled import LOCAL
 
+# Together they take longer than `make test` has for one subject.
+pytestmark = pytest.mark.long
+
 NODES, READ = 16, 48  # nodes of the job, processes that are read
 LATE = f"rank {NODES // 2 * LOCAL + 3}"
 

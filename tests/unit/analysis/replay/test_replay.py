@@ -291,6 +291,7 @@ def _without_pattern(input_s: float, work: float = 1.0, seed: int = 1) -> StepJo
     return StepJob({tuple(range(16)): found}, now, 16)
 
 
+@pytest.mark.long
 def test_a_wait_is_told_from_more_work_where_operations_have_no_pattern() -> None:
     usual = _without_pattern(0.0)
     (waited,) = _outside([(usual, True), (_without_pattern(0.6, seed=2), False), (usual, True)])
@@ -343,6 +344,7 @@ def test_one_stop_of_all_ranks_between_two_steps_may_be_an_evaluation() -> None:
     assert stopped.still
 
 
+@pytest.mark.long
 def test_what_comes_again_and_again_is_a_habit() -> None:
     usual = data_parallel(steps=200, seed=1)
     waits = data_parallel(steps=60, seed=2, input_s=0.4)
