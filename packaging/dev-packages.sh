@@ -17,7 +17,7 @@ of_demo=(
 )
 of_test=(
 	postgresql
-	busybox-static debootstrap locales shellcheck
+	systemd busybox-static debootstrap locales man-db shellcheck
 )
 # For long tests, `make lint` and packages.
 others=(

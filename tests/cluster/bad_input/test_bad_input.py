@@ -92,6 +92,7 @@ def assert_no_metrics(cluster: Cluster, reason: str) -> None:
     jobs.finish(cluster, int(found[1]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "reason"),
     {

@@ -113,6 +113,7 @@ def test_two_jobs_on_a_node_have_series_and_reports_of_their_own(healthy_cluster
     assert_exporter_is_well(node)
 
 
+@pytest.mark.long
 @pytest.mark.case("Bad input", "another user's files and summaries cannot be read")
 def test_nobody_reads_anothers_files_and_everybody_reads_his_own_summaries(
     healthy_cluster: Cluster,

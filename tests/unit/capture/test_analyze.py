@@ -473,6 +473,7 @@ def _without_samples(loaded: Loaded) -> list[NodeSummary]:
     ]
 
 
+@pytest.mark.long
 def test_what_is_joined_in_parts_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,7 @@ def test_an_old_list_is_not_used(config: Config) -> None:
     assert "the list of suspects is 2 d" in done.stdout
 
 
+@pytest.mark.long
 def test_a_store_that_hangs_delays_the_job_by_two_seconds(config: Config) -> None:
     (config.store_dir / SUSPECTS).unlink(missing_ok=True)
     users = config.store_dir / "users"
@@ -174,6 +175,7 @@ def test_a_store_that_hangs_delays_the_job_by_two_seconds(config: Config) -> Non
     assert "not known    no answer in 2 s" in done.stdout
 
 
+@pytest.mark.long
 def test_a_job_that_was_requeued_often_enough_begins_all_the_same(config: Config) -> None:
     publish(config)
     assert ask(config, SLURM_RESTART_COUNT="2").returncode == 1

@@ -21,6 +21,9 @@ from nccl_inspector.system.remove_tree import remove_tree
 from tests.support.queued_jobs import enqueue, run_pass, stored, summarize
 from tests.support.summaries import HEAD
 
+# Together they take longer than `make test` has for one subject.
+pytestmark = pytest.mark.long
+
 DAY_S = 86400
 OLD, YOUNG = 41, 42
 

@@ -5,7 +5,7 @@ The jobs are those of tests/support/hanging_jobs.py; promtool evaluates the rule
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from random import Random
 
@@ -52,7 +52,21 @@ def place(job: HangingJob) -> str:
     return " ".join(job.place(job.absent).values())
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+# In `make test`; together they take half a minute.
+SHORT = (
+    "2 replicas",
+    "4 x 8 shards",
+    "2 tensor x 2 context x 2 stages x 4 data",
+    "8 experts x 4 data",
+)
+
+
+def some(names: Iterable[str], short: Collection[str]) -> list[object]:
+    """Those that are not among the short ones are long tests."""
+    return [pytest.param(name, marks=[] if name in short else [pytest.mark.long]) for name in names]
+
+
+@pytest.mark.parametrize("layout", some(LAYOUTS, SHORT))
 def test_within_three_minutes_one_alert_names_who_called_nothing(
     tmp_path: Path, layout: str
 ) -> None:
@@ -152,7 +166,7 @@ QUIET = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", QUIET)
+@pytest.mark.parametrize("case", some(QUIET, ("checkpoints of 70 s", "a job that is suspended")))
 def test_a_job_that_does_not_hang_is_quiet(tmp_path: Path, case: str) -> None:
     ever = f"count(present_over_time({FIRING}[{HOUR_S}s]))"
     assert complaints(tmp_path, QUIET[case], [Expected(59, ever, [])]) == []

@@ -31,6 +31,9 @@ from tests.support.ended_jobs import BOX
 from tests.support.fake_hardware import make_port, write
 from tests.support.publishing import samples
 
+# Together they take longer than `make test` has for one subject.
+pytestmark = pytest.mark.long
+
 PCI = "0000:10:00"
 
 
