@@ -217,7 +217,7 @@ def beats_soon(systemd: Listener) -> bool:
 
 
 def test_systemd_hears_of_the_first_pass_of_a_long_pause_and_of_the_end(tmp_path: Path) -> None:
-    with Listener(str(tmp_path / "notify")) as systemd:
+    with Listener() as systemd:
         more = under_systemd(systemd, 0.4)
         with service(tmp_path, "agent_interval = 10m\n", **more) as one:
             one.until(lambda: beats_soon(systemd), "a beat in the pause")
@@ -228,7 +228,7 @@ def test_systemd_hears_of_the_first_pass_of_a_long_pause_and_of_the_end(tmp_path
 
 
 def test_ready_comes_after_the_first_pass(tmp_path: Path) -> None:
-    with Listener(str(tmp_path / "notify")) as systemd:
+    with Listener() as systemd:
         program = (
             "from nccl_inspector.agent.service import Agent\n"
             "real = Agent.run_pass\n"
@@ -256,7 +256,7 @@ def test_ready_comes_after_the_first_pass(tmp_path: Path) -> None:
 
 
 def test_a_stopped_agent_says_no_more_and_abrt_writes_where_it_was(tmp_path: Path) -> None:
-    with Listener(str(tmp_path / "notify")) as systemd:
+    with Listener() as systemd:
         with service(tmp_path, **under_systemd(systemd, 0.4)) as one:
             one.until(lambda: beats_soon(systemd), "a beat")
             one.process.send_signal(signal.SIGSTOP)
@@ -297,7 +297,7 @@ def test_a_pass_that_hangs_says_nothing_although_its_process_lives(tmp_path: Pat
         "from nccl_inspector.cli import main; main()\n"
     )
     with (
-        Listener(str(tmp_path / "notify")) as systemd,
+        Listener() as systemd,
         hooked(tmp_path, program, under_systemd(systemd, 0.4)) as (process, _),
     ):
         heard: list[str] = []

@@ -4,7 +4,6 @@
 import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,8 @@ from tests.support.systemd_socket import Listener
 
 
 @pytest.fixture(params=["path", "abstract"])
-def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Listener]:
-    address = str(tmp_path / "notify") if request.param == "path" else f"@test-{os.getpid()}"
+def systemd(request: pytest.FixtureRequest) -> Iterator[Listener]:
+    address = "" if request.param == "path" else f"@test-{os.getpid()}"
     with Listener(address) as one:
         yield one
 
