@@ -101,7 +101,7 @@ void config_cut_nodelist(char *to, const char *nodelist)
 		memcpy(text + end, mark, extra + 1);
 		break;
 	}
-	/* Behind the text there is what the stack had: it is none of the list. */
+	/* Only the text: behind its end nothing was written, so that would be the stack's bytes. */
 	memset(to, 0, CONFIG_NODELIST_BYTES + 1);
 	memcpy(to, text, strnlen(text, CONFIG_NODELIST_BYTES));
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What exit codes and signals mean, in words: of a job, of a step, of a task, of a command."""
+"""What exit codes and signals mean, in words, whether of a job, a step, a task or a command."""
 
 BY_SIGNAL = 128  # what a shell and srun add to the number of a signal
 _SIGNALS_MAX = 64

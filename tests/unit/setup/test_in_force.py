@@ -225,7 +225,7 @@ def test_an_agent_that_listens_everywhere_is_asked_here(agent: Service, address:
         try:
             socket.create_server(("::1", 0), family=socket.AF_INET6).close()
         except OSError:
-            pytest.skip("no IPv6")
+            pytest.skip("no IPv6: this machine has no address ::1")
     port = free_address().rpartition(":")[2]
     config = configure(agent, f"cluster = old\nlisten = {address}:{port}\n")
     act(step_for(config))

@@ -104,11 +104,16 @@ def _waiters(hang: Hang) -> int:
     return len(set(hang.waiting) - set(_who(hang)))
 
 
+def _waiters_in(hang: Hang, operation: str) -> tuple[int, str]:
+    """Return how many processes wait, and where: in other operations if nobody is in this one."""
+    count = _waiters(hang)
+    return (count, operation) if count else (len(hang.behind), "other operations")
+
+
 def _others_wait(hang: Hang, operation: str) -> str:
-    count = _waiters(hang) or len(hang.behind)
+    count, where = _waiters_in(hang, operation)
     if not count:
         return f"nobody is in {operation} yet"
-    where = operation if _waiters(hang) else "other operations"
     return f"{count:,} {'other waits' if count == 1 else 'others wait'} in {where}"
 
 
@@ -128,11 +133,10 @@ def _until(job: HungJob) -> str:
 
 def _waited(hang: Hang, operation: str, job: HungJob) -> str:
     """Return how many ranks waited in an operation, for how long, and until when."""
-    count = _waiters(hang) or len(hang.behind)
+    count, where = _waiters_in(hang, operation)
     if not count:
         return f"nobody was in {operation} yet"
     ranks = f"{count:,} other {'rank' if count == 1 else 'ranks'}"
-    where = operation if _waiters(hang) else "other operations"
     return f"{ranks} waited {elapsed(hang.age_s)} in {where}{_until(job)}"
 
 
