@@ -215,6 +215,7 @@ class WaitGraph:
         edges += self._held_by_their_groups()
         self.ends = find_ends(successors(edges))
         self._blamed: dict[End[_Node], set[int]] = {}  # cached: many paths have the same end
+        self._waiting: dict[frozenset[int], frozenset[int]] = {}  # cached: many hangs have the same roots
 
     def _held_by_their_groups(self) -> Iterator[tuple[_Node, _Node]]:
         """Yield edges from Sends and Recvs to which both have come to the processes in them.
@@ -290,15 +291,17 @@ class WaitGraph:
 
     def waiting_for(self, roots: Iterable[int]) -> frozenset[int]:
         """Return the processes that wait for nobody but these, over all communicators."""
-        those = set(roots)
-        return frozenset(
-            who
-            for who, ends in self.ends.items()
-            if isinstance(who, int)
-            and who not in those
-            and ends
-            and all((blamed := self.blamed(end)) and blamed <= those for end in ends)
-        )
+        those = frozenset(roots)
+        if those not in self._waiting:
+            self._waiting[those] = frozenset(
+                who
+                for who, ends in self.ends.items()
+                if isinstance(who, int)
+                and who not in those
+                and ends
+                and all((blamed := self.blamed(end)) and blamed <= those for end in ends)
+            )
+        return self._waiting[those]
 
     def may_be_right(self, who: int) -> bool:
         """Tell whether a process that did not come may be right, and those that wait wrong.
