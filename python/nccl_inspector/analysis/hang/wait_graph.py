@@ -215,7 +215,8 @@ class WaitGraph:
         edges += self._held_by_their_groups()
         self.ends = find_ends(successors(edges))
         self._blamed: dict[End[_Node], set[int]] = {}  # cached: many paths have the same end
-        self._waiting: dict[frozenset[int], frozenset[int]] = {}  # cached: many hangs have the same roots
+        # Cached: many hangs have the same roots.
+        self._waiting: dict[frozenset[int], frozenset[int]] = {}
 
     def _held_by_their_groups(self) -> Iterator[tuple[_Node, _Node]]:
         """Yield edges from Sends and Recvs to which both have come to the processes in them.
