@@ -223,6 +223,8 @@ class Cluster:
         """As after the start: daemons live, no jobs, nodes idle, hooks and settings as chosen."""
         for node in self.nodes.values():
             node.start_missing()
+        for node in self.nodes.values():
+            lifetime.wait_until(node.has_its_settings, 15, f"{node.name}'s agent is at work")
         for kind in ("prolog", "epilog"):
             for hook in (self.layout.root / "etc" / f"{kind}.d").iterdir():
                 if hook.name != "00-nothing":

@@ -229,7 +229,7 @@ def start_prometheus(layout: Layout) -> None:
 
 
 def _wait_ready(layout: Layout) -> None:
-    """All nodes idle and Prometheus ready. Raises ClusterError when a daemon died."""
+    """All nodes idle, agents at work, Prometheus ready. Raises ClusterError when a daemon died."""
 
     def all_idle() -> bool:
         _check_daemons(layout)
@@ -247,6 +247,8 @@ def _wait_ready(layout: Layout) -> None:
             return False
 
     wait_until(all_idle, _START_S, f"all nodes idle (logs in {layout.root}/log)")
+    for name in NODES:
+        wait_until(Node(layout, name).has_its_settings, _START_S, f"{name}'s agent is at work")
     if layout.options.monitoring:
         wait_until(answers, _START_S, "Prometheus is ready")
 

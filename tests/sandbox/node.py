@@ -43,6 +43,12 @@ class Node(Machine):
         self.stop("agent")
         return self.start_agent()
 
+    def has_its_settings(self) -> bool:
+        """Tell whether no agent is still starting: a file changed before is no changed setting."""
+        agent = self.process("agent")
+        note = self.run(["cat", f"{RUN_DIR}/control/agent.json"]).stdout if agent else ""
+        return agent is None or f'"pid": {agent.pid},' in note
+
     def start_missing(self) -> None:
         """Start those daemons again that the cluster began with and that have ended."""
         options = self.layout.options
