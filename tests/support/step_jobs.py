@@ -55,14 +55,20 @@ class StepJob:
     end_s: float
     ranks: int
 
-    def sources(self, clocks_s: Sequence[float] = ()) -> list[RecordSource]:
-        """Return the records of all ranks; `clocks_s`: how far their nodes' clocks are ahead."""
+    def sources(
+        self, clocks_s: Sequence[float] = (), drifts_ppm: Sequence[float] = ()
+    ) -> list[RecordSource]:
+        """Return the records of all ranks.
+
+        `clocks_s`: how far their nodes' clocks are ahead; `drifts_ppm`: how much too fast they are.
+        """
+        ahead_s, drifts = clocks_s or [0.0] * self.ranks, drifts_ppm or [0.0] * self.ranks
         return [
-            RecordSource(rank, self._recorded(rank, clocks_s[rank] if clocks_s else 0.0))
+            RecordSource(rank, self._recorded(rank, ahead_s[rank], 1 + drifts[rank] * 1e-6))
             for rank in range(self.ranks)
         ]
 
-    def _recorded(self, rank: int, ahead_s: float) -> Recorded:
+    def _recorded(self, rank: int, ahead_s: float, speed: float) -> Recorded:
         kinds, rows = [], []
         for place, (members, operations) in enumerate(self.comms.items()):
             if rank not in members:
@@ -80,7 +86,8 @@ class StepJob:
             ]
         rows.sort()
         begin, end = (
-            np.array([round(row[side] * 1e9) for row in rows], np.int64) + _GPU_EPOCH_NS * rank
+            np.array([round(row[side] * speed * 1e9) for row in rows], np.int64)
+            + _GPU_EPOCH_NS * rank
             for side in (0, 1)
         )
         count = len(rows)

@@ -288,7 +288,6 @@ def fill_holes(records: Records) -> Records:
         "joined": int(records.joined.max()) + number,
         "piece": np.repeat(records.piece[before].max(axis=1), many),
         "run": np.repeat(records.run[before].max(axis=1), many),
-        "shift": records.shift[before].ravel(),
     }
     both = {name: np.concatenate((getattr(records, name), rows[name])) for name in rows}
     order = np.lexsort((both["end"], both["begin"], both["member"]))

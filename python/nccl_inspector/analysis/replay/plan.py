@@ -24,7 +24,6 @@ from nccl_inspector.model.process import PEER_NONE
 
 EARLY = -1e18  # the end if nothing is needed
 _PARTS_MAX = 8  # the most Sends and Recvs of one kernel
-_TOLERANCE_NS = 50_000.0  # by which ends of one operation may differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Plan:
     begin: Floats
     taken: Floats  # from begin to end
     beyond: Floats  # from the begin of the last rank to the end
-    free: Mask  # the row did not wait for the last rank
+    free: Mask  # the rank left before the last one came
 
 
 def make_plan(records: Records, order: Order) -> Plan:
@@ -87,6 +86,7 @@ def make_plan(records: Records, order: Order) -> Plan:
     begin = (records.begin[rows] - start[piece]).astype(float)
     end = (records.end[rows] - start[piece]).astype(float)
     beyond = end - np.maximum.reduceat(begin, first)[operation]
+    free = order.left[rows]
     if parts is not None:
         # If a kernel has several pairs, the shorter side of a pair contains less of the others'
         # waiting.
@@ -94,8 +94,7 @@ def make_plan(records: Records, order: Order) -> Plan:
         several = np.bincount(piece, parts[:, 0] != parts[:, -1], minlength=len(start)) > 0
         pairs = (records.peer[rows] != PEER_NONE) & several[piece]
         beyond = np.where(pairs, np.maximum(least, 0.0), beyond)
-    # A rank that ended before the last one came did not wait for it.
-    free = beyond < -_TOLERANCE_NS
+        free = free & ~pairs
     return Plan(
         rows,
         piece,

@@ -89,7 +89,6 @@ class Records:
     piece: Ints  # the burst, or the piece of an unbroken run; numbers ascend with time
     run: Ints  # an unbroken run of records: a burst, or everything
     members: int  # processes of the job, with or without records
-    shift: Ints  # ns added to the process's own clock to get common time
     lost: int
     active_ns: int = 0  # time with operations, for which the records stand
 
@@ -406,8 +405,7 @@ def gather(
     pieces, piece = np.unique(_piece_of(joined, raw.end, bursts.piece), return_inverse=True)
     run = bursts.runs(pieces, pieces if all_pieces is None else all_pieces)[piece]
     sure = np.isin(raw.func, list(SYNCHRONISING))
-    shift = align(raw.member, raw.end, sure, joined, piece)
-    begin, end = raw.begin + shift, raw.end + shift
+    begin, end = align(raw.member, raw.begin, raw.end, sure, joined, piece)
     if int(run.max()) + 1 < len(pieces):
         piece = _cut_again(run, piece, pieces, _piece_of(joined, end, bursts.piece))
     order = order_rows(raw.member, begin, end)
@@ -427,7 +425,6 @@ def gather(
         piece=piece[order],
         run=run[order],
         members=members,
-        shift=shift[order],
         lost=sum(source.samples.lost for source in sources),
         active_ns=active_ns,
     )

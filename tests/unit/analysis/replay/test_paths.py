@@ -40,7 +40,7 @@ def ring(slow_node: int) -> Records:
         comms=(RecordedComm(1, "cp", RANKS, NODES, 0, tuple(range(RANKS))),),
         member=member, comm=same, func=func, size_class=same + 24, number=number, peer=peer,
         bytes=same + (1 << 24), begin=begin, end=end, queued=same, joined=joined, piece=same,
-        run=same, members=RANKS, shift=same, lost=0,
+        run=same, members=RANKS, lost=0,
     )  # fmt: skip
 
 

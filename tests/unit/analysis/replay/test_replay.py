@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from nccl_inspector.analysis.replay import records as records_module
+from nccl_inspector.analysis.replay.arrays import Ints
 from nccl_inspector.analysis.replay.bound_gaps import gaps_if_faster
 from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TRANSFER, Cause
 from nccl_inspector.analysis.replay.changes import find_changes
@@ -85,6 +86,40 @@ def test_clocks_that_are_seconds_apart_change_nothing(make: Make) -> None:
     apart, right = _judge(job, clocks_s).causes, _judge(job).causes
     assert [one.members for one in apart[:1]] == [(5,)]
     assert apart[0].cost_share == pytest.approx(right[0].cost_share, rel=0.1)
+
+
+@pytest.mark.parametrize("fault", [Fault((5,), 1.6), Fault((5,), 1.06)])
+@pytest.mark.parametrize(
+    "make", [partial(data_parallel, transfer_s=0.0001), tensor_and_data_parallel]
+)
+@pytest.mark.parametrize("drift_ppm", [3.0, 400.0])
+def test_what_a_rank_costs_is_known_however_fast_the_clocks_drift_apart(
+    make: Make, fault: Fault, drift_ppm: float
+) -> None:
+    nodes = np.random.default_rng(2).uniform(-drift_ppm, drift_ppm, 4)
+    job = make(fault=fault, steps=120)
+    drifts = np.repeat(nodes, 4).tolist()
+    judged = judge_records(job.sources(drifts_ppm=drifts), [""] * job.ranks, [0] * job.ranks)
+    assert judged.causes[0].members == (5,)
+    cost = _true_cost(make, fault, steps=120)
+    assert judged.causes[0].cost_share == pytest.approx(cost, rel=0.06, abs=0.001)
+
+
+@pytest.mark.parametrize("off_us", [20.0, 60.0, 300.0])
+def test_a_clock_that_is_a_little_off_takes_nobody_out_of_an_operation(
+    monkeypatch: pytest.MonkeyPatch, off_us: float
+) -> None:
+    # As if the clocks could not be compared better than that.
+    def badly(member: Ints, begin: Ints, end: Ints, *_: object) -> tuple[Ints, Ints]:
+        chance = np.random.default_rng(4)
+        off = chance.normal(0, off_us * 1e3, int(member.max()) + 1).astype(np.int64)[member]
+        return begin + off, end + off
+
+    monkeypatch.setattr(records_module, "align", badly)
+    fault, make = Fault((5,), 1.6), partial(data_parallel, transfer_s=0.0001)
+    found = _judge(make(fault=fault)).causes
+    assert found[0].members == (5,)
+    assert found[0].cost_share == pytest.approx(_true_cost(make, fault), rel=0.06)
 
 
 @pytest.mark.parametrize("records", [pytest.param(100_000, marks=pytest.mark.long), 32_000])

@@ -61,7 +61,7 @@ def job(direct: float, beside: float, slow_steps: range = SLOW_STEPS) -> Records
         comms=(RecordedComm(1, "world", RANKS, RANKS, 0, tuple(range(RANKS))),),
         member=member, comm=same, func=func, size_class=same + 22, number=number, peer=peer_of,
         bytes=same + (1 << 22), begin=begin, end=ended, queued=same, joined=joined_of,
-        piece=piece_of, run=same, members=RANKS, shift=same, lost=0,
+        piece=piece_of, run=same, members=RANKS, lost=0,
     )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def exchanges() -> Records:
         comms=(RecordedComm(1, "world", RANKS, 2, 0, tuple(range(RANKS))),),
         member=member, comm=same, func=func, size_class=same + 22, number=number, peer=peer_of,
         bytes=same + (1 << 22), begin=begin, end=ended, queued=same, joined=joined_of,
-        piece=number // STEPS, run=same, members=RANKS, shift=same, lost=0,
+        piece=number // STEPS, run=same, members=RANKS, lost=0,
     )  # fmt: skip
 
 
