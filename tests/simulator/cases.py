@@ -24,6 +24,7 @@ from tests.simulator.case import (
     ports_of,
     who_is,
 )
+from tests.simulator.delays import DELAYS
 from tests.simulator.endings import TimeLimit
 from tests.simulator.faults import (
     BusyCpus,
@@ -682,7 +683,7 @@ _PATHS = (
     Case("storage-stall", "outside", storage(When(0.5, 0.65)), "all wait for storage for a while"),
     Case("storage-outage", "outside", storage(When(0.5, 0.51)), "all stand still for a minute"),
 )  # fmt: skip
-CASES = (*_HEALTHY, *_HEALTHY_SOLVERS, *_STRAGGLERS, *_PATHS, *HANGS)
+CASES = (*_HEALTHY, *_HEALTHY_SOLVERS, *_STRAGGLERS, *DELAYS, *_PATHS, *HANGS)
 
 
 def case_of(name: str) -> Case:

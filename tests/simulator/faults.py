@@ -100,6 +100,29 @@ class Pauses(Fault):
 
 
 @dataclass(frozen=True)
+class Stalls(Fault):
+    """Hosts stand still together for about `size` seconds, at intervals; `most`: how often."""
+
+    ranks: tuple[int, ...] = (0,)
+    period_s: float = 60.0
+    most: int = 1_000_000
+    item: int = 0  # of the step, before which they stand still; 0: anywhere
+
+    def act(self, world: World) -> None:
+        """Stall in the step in which a period begins, but not in the job's first."""
+        before = getattr(world, "stalled", 0)
+        period = int(world.clean_begin / S / self.period_s)
+        if period == before or period > self.most:
+            return
+        world.stalled = period  # type: ignore[attr-defined]  # its own memory of that
+        chance = np.random.default_rng((world.seed, 26, period))
+        item = self.item or int(chance.integers(1, 12))
+        long = self.size * S * float(chance.uniform(0.8, 1.2))
+        ranks: Ints = np.array(self.ranks, dtype=np.intp)
+        world.pause(item, ranks, long * chance.uniform(0.99, 1.01, len(ranks)))
+
+
+@dataclass(frozen=True)
 class BusyCpus(Fault):
     """The CPUs of nodes are busy with something else: all that hosts do takes longer."""
 
@@ -192,5 +215,5 @@ class Logging(Fault):
 
 __all__ = [
     "MS", "BusyCpus", "Fault", "LateHost", "Logging", "Pauses", "SlowCopies", "SlowGpu",
-    "SlowNetwork", "SlowNic", "SlowNvlink", "SlowStorage", "When",
+    "SlowNetwork", "SlowNic", "SlowNvlink", "SlowStorage", "Stalls", "When",
 ]  # fmt: skip

@@ -186,6 +186,8 @@ def grade(card: Card, true: Truth) -> Grade:
         if card.verdict.status not in true.statuses:
             found.accused.append(f"verdict {card.verdict.status} {card.verdict.cause}".rstrip())
         found.cost_told = _cost(card, true) or 0.0
+        if true.cost_share >= INFORMATION_BELOW:  # it may be the program's own doing
+            _judge_cost(card, true, found)
     else:
         _judge_fault(card, true, found)
     _time_errors(card, true, found)

@@ -25,6 +25,7 @@ from tests.simulator.truth import Name, Truth
 
 WELL = frozenset({truth.HEALTHY, truth.CANNOT_TELL})
 _CLOSE = 0.07  # of the cost that is aimed at
+_DRIFT_PPM = (3.0, 400.0)  # of a quartz in a cool rack, of one in a hot virtual machine
 
 
 @dataclass
@@ -93,12 +94,14 @@ def tune(plan: Plan, faults: Sequence[Fault], target: float) -> tuple[Fault, ...
 
 
 def _clocks(plan: Plan, seed: int) -> dict[str, Clock]:
-    """Return clocks as NTP keeps them: a millisecond, and some parts in a million."""
+    """Return clocks that are milliseconds apart, and that nobody sets while the job runs."""
     chance = np.random.default_rng((seed, 30))
-    return {
-        node: Clock(int(chance.normal(0, 0.7e6)), float(chance.normal(0, 0.05)))
-        for node in plan.node_names
-    }
+    found = {}
+    for node in plan.node_names:
+        ahead_ns = int(chance.normal(0, 0.7e6))
+        drift_ppm = float(np.exp(chance.uniform(*np.log(_DRIFT_PPM))))
+        found[node] = Clock(ahead_ns, drift_ppm if chance.random() < 0.5 else -drift_ppm)
+    return found
 
 
 def _simulate(scenario: Scenario) -> tuple[Run, Run]:

@@ -23,6 +23,8 @@ from nccl_inspector.analysis.hardware.slow import SlowHardware, find_slow_hardwa
 from nccl_inspector.analysis.next_command import suggest
 from nccl_inspector.analysis.places import Places, gpu_of
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
+from nccl_inspector.analysis.replay.late_causes import leader_of
+from nccl_inspector.analysis.replay.lone_stops import find_lone_stops, with_lone_stops
 from nccl_inspector.analysis.replay.outside_causes import with_standstills
 from nccl_inspector.analysis.replay.process_choice import choose
 from nccl_inspector.analysis.replay.records import RecordSource
@@ -190,8 +192,14 @@ def _judge_samples(placed: Sequence[tuple[str, Process]], given: JobContext) -> 
     found = judge_records(sources, nodes, locals_, choice=choice)
     if found.records is None:
         return replace(found, why_not=given.why_no_samples) if given.why_no_samples else found
-    standstills = find_standstills([_unions(placed[member][1]) for member in choice.members])
-    return replace(found, causes=with_standstills(found.causes, standstills))
+    unions = [_unions(placed[member][1]) for member in choice.members]
+    causes = with_standstills(found.causes, find_standstills(unions))
+    if found.replay is not None and found.active_s:
+        parts = found.replay.part.tolist()
+        stops = find_lone_stops(unions, choice.members, nodes, parts)
+        leader = leader_of(found.records)
+        causes = with_lone_stops(causes, stops, found.active_s, leader, parts)
+    return replace(found, causes=causes)
 
 
 def _unions(process: Process) -> list[UnionColumns]:

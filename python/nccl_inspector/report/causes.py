@@ -199,14 +199,25 @@ def _uuid(view: JobView, member: int) -> str:
     return next((one.uuid for one in process.gpus if one.label == view.gpus[member]), "")
 
 
+def _how_often(cause: Cause) -> str:
+    if cause.times == 1:
+        return f"once, for {duration(cause.late_ns)}"
+    if cause.times:
+        return f"{cause.times} times, for {duration(cause.late_ns)} (median)"
+    return f"now and then, by {duration(cause.late_ns)} (median)"
+
+
 def _late_title(cause: Cause, view: JobView) -> str:
     by = f"by {duration(cause.late_ns)} (median)"
+    who = f"all ranks of node {cause.node}"
+    if cause.node and not cause.rare:
+        return f"{who} are late {by}"
     if cause.node:
-        return f"all ranks of node {cause.node} are late {by}"
+        return f"{who} make the others wait {_how_often(cause)}"
     member = cause.members[0]
     who = f"{view.names[member]} ({view.place(member)})"
     if cause.rare:
-        return f"{who} makes the others wait now and then, {by}"
+        return f"{who} makes the others wait {_how_often(cause)}"
     often = f"{cause.late_share:.0%}" if cause.late_share >= 0.01 else "less than 1%"
     return f"{who} is late {by}, in {often} of its gaps between operations"
 
@@ -370,10 +381,14 @@ def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
     return kind, finding
 
 
-def _what(cause: Cause) -> str:
+def _outside_title(cause: Cause) -> str:
+    if cause.times:
+        return f"no rank is in an operation: {_how_often(cause)}"
+    lasted = elapsed((cause.end - cause.start) / 1e9)
+    what = f"all ranks take {cause.ratio:.2f} times as long between operations"
     if cause.still:
-        return "no rank is in an operation"
-    return f"all ranks take {cause.ratio:.2f} times as long between operations"
+        what = "no rank is in an operation"
+    return f"slower outside communication for {lasted}: {what}"
 
 
 def _own_doing(cause: Cause) -> str:
@@ -386,20 +401,19 @@ def _own_doing(cause: Cause) -> str:
         return " No training step ended in it: an evaluation or a checkpoint looks the same."
     if cause.evenly:
         return " All parts of a step take longer by as much: it may be more work."
-    if cause.end - cause.start < OUTSIDE_S_MIN * 1e9:
+    if cause.times or cause.end - cause.start < OUTSIDE_S_MIN * 1e9:
         return " It was short: a part of the program, as a checkpoint, looks the same."
     return ""
 
 
 def _outside_finding(cause: Cause, view: JobView) -> Finding:
     share, seconds = _cost(cause, view)
-    lasted = elapsed((cause.end - cause.start) / 1e9)
     own = _own_doing(cause)
     return Finding(
         rule=rules.SLOW_OUTSIDE.id,
         severity=INFO if own else severity(share, view.cost_min),
         confidence=LOW if own else MEDIUM,
-        title=f"slower outside communication for {lasted}: {_what(cause)}",
+        title=_outside_title(cause),
         detail=f"{saved(share, seconds, view, 0.0)} T is as usual, and the ranks do not wait for "
         f"one of them.{own}",
         period=_period(cause),

@@ -8,12 +8,13 @@ because they waited for it elsewhere cost nothing, and are not accused.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import comb, hypot
+from math import hypot
 
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, medians_of_others
 from nccl_inspector.analysis.replay.costs import (
+    binomial_tail,
     piece_shares,
     replayed_s,
     standard_error,
@@ -34,7 +35,7 @@ _NODE_Z = 3.0
 _ONCE_PIECES, _ONCE_SHARE = 4, 0.6
 _STEADY_PARTS_MIN = 6
 _ALONE_MIN = 4  # processes needed to tell that always the same one stands out
-_LONG_SHARE, _LONG_MIN = 0.3, 0.02  # long delays: least share of the longest one, and of a piece
+LONG_SHARE, _LONG_MIN = 0.3, 0.02  # long delays: least share of the longest one, and of a piece
 LATE_NS_MIN = 100_000.0  # a shorter excess does not count as late
 
 
@@ -140,20 +141,10 @@ def _chance(own: Floats, every: Floats) -> float:
     """
     if len(every) < _ALONE_MIN:
         return 1.0
-    long_ = own >= max(float(own.max(initial=0.0)) * _LONG_SHARE, _LONG_MIN)
+    long_ = own >= max(float(own.max(initial=0.0)) * LONG_SHARE, _LONG_MIN)
     least = float(own[long_].min()) if long_.any() else 1.0
     count = int((every >= least).sum())
-    return min(1.0, len(every) * _binomial_tail(int(long_.sum()), count, 1 / len(every)))
-
-
-def _binomial_tail(count: int, trials: int, share: float) -> float:
-    """Return the probability of `count` or more successes in `trials`, each with chance `share`."""
-    return float(
-        sum(
-            comb(trials, each) * share**each * (1 - share) ** (trials - each)
-            for each in range(count, trials + 1)
-        )
-    )
+    return min(1.0, len(every) * binomial_tail(int(long_.sum()), count, 1 / len(every)))
 
 
 def _suspicious(wall: Floats, present: Ints) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ _AT_START = 0.8  # share of its lateness
 _RARE_APART_S = 20.0  # average distance; a process that is late once per step is not rarely late
 
 
-def _leader(records: Records) -> int:
+def leader_of(records: Records) -> int:
     """Return the process that is rank 0 of the largest communicator; -1: none."""
     largest = max(records.comms, key=lambda comm: (comm.nranks, -comm.ordinal), default=None)
     return min(largest.members) if largest is not None and largest.members else -1
@@ -97,7 +97,7 @@ def late_causes(
     spread = spread_of(costs)[1] if len(costs) > 3 else 0.0
     late = [one.late_share for one in found.culprits if len(one.members) == 1]
     usual_late = float(np.median(late)) if late else 0.0
-    leader = _leader(records)
+    leader = leader_of(records)
     parts = replay.part[np.unique(records.member)]
     causes = []
     proved = [one for one in found.culprits if _is_proved(one, spread, usual_late)]

@@ -124,7 +124,8 @@ def with_standstills(
     """Return the causes with the times in which the job stood still, the most costly first.
 
     Standstills cover the whole job and have exact costs, so they replace what the bursts say about
-    the same time.
+    the same time. Short ones are one cause together: many programs have them, and what they cost in
+    all is worth knowing.
     """
     some = [
         one
@@ -133,10 +134,17 @@ def with_standstills(
     ]
     # A longer slow time whose worst part is a standstill is one cause.
     some = [one for one in some if not any(_holds(cause, one) for cause in causes)]
+    short = [
+        one
+        for one in standstills
+        if one not in some and not any(_holds(cause, one) for cause in causes)
+    ]
+    together = [_short_ones(short)] if sum(one.lost_share for one in short) >= TOLD_MIN else []
+    gone = [*some, *(short if together else [])]
     kept = [
         cause
         for cause in causes
-        if cause.kind != OUTSIDE or not any(_common_s(cause, one) > 0 for one in some)
+        if cause.kind != OUTSIDE or not any(_common_s(cause, one) > 0 for one in gone)
     ]
     found = [
         Cause(
@@ -154,7 +162,27 @@ def with_standstills(
         )
         for one in some
     ]
-    return tuple(sorted([*kept, *found], key=lambda one: -one.cost_share))
+    return tuple(sorted([*kept, *found, *together], key=lambda one: -one.cost_share))
+
+
+def _short_ones(some: Sequence[Standstill]) -> Cause:
+    """Return several short standstills as one cause."""
+    lost_s = sum(one.lost_s for one in some)
+    return Cause(
+        OUTSIDE,
+        sum(one.lost_share for one in some),
+        0.0,
+        some[0].start_s * 10**9,
+        some[-1].end_s * 10**9,
+        False,
+        rare=len(some) >= HABIT_TIMES,
+        times=len(some),
+        late_ns=float(np.median([one.lost_s for one in some])) * 1e9,
+        ratio=float(np.median([one.ratio for one in some])),
+        saved_s=lost_s,
+        once=True,
+        still=2 * sum(not one.steps for one in some) >= len(some),
+    )
 
 
 def _common_s(cause: Cause, one: Standstill) -> float:
