@@ -22,6 +22,7 @@ from nccl_inspector.analysis.hardware.findings import find_hardware
 from nccl_inspector.analysis.hardware.slow import SlowHardware, find_slow_hardware
 from nccl_inspector.analysis.next_command import suggest
 from nccl_inspector.analysis.places import Places, gpu_of
+from nccl_inspector.analysis.replay.cause import LATE
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
 from nccl_inspector.analysis.replay.late_causes import leader_of
 from nccl_inspector.analysis.replay.lone_stops import find_lone_stops, with_lone_stops
@@ -199,7 +200,8 @@ def _judge_samples(placed: Sequence[tuple[str, Process]], given: JobContext) -> 
         stops = find_lone_stops(unions, choice.members, nodes, parts)
         leader = leader_of(found.records)
         causes = with_lone_stops(causes, stops, found.active_s, leader, parts)
-    return replace(found, causes=causes)
+    more = sum(one.cost_share for one in causes if one.kind == LATE and one not in found.causes)
+    return replace(found, causes=causes, dismissed_share=max(found.dismissed_share - more, 0.0))
 
 
 def _unions(process: Process) -> list[UnionColumns]:

@@ -229,7 +229,7 @@ def _late_finding(
     member = cause.members[0]
     kind, queued = _kind(cause, member, view, slow)
     node = view.processes[member][0]
-    excused = (cause.leader and cause.rare) or cause.starting
+    excused = (cause.leader and cause.rare) or cause.starting or cause.doubtful
     evidence = [
         Evidence("samples", "own gaps longer than its peers' by", cause.late_ns, "ns"),
         cost_evidence(share),
@@ -243,6 +243,8 @@ def _late_finding(
     why = _WHY[kind] + "."
     if cause.starting:
         why = "Programs compile, allocate and fill caches there."
+    elif cause.doubtful:
+        why = "Others are late by nearly as much: it may be chance."
     elif excused:
         why = "Rank 0 is where programs log, evaluate and save: this is how a checkpoint looks."
     elif cause.rare:

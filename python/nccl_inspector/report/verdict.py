@@ -142,15 +142,18 @@ def _healthy(
     ran = f" in {elapsed(wall_s)}" if wall_s else ""
     among = " among what was measured" if about else ""
     waited = ""
-    if sampled.imbalance_share >= WAITED_MIN:
+    dismissed = sampled.dismissed_share >= cost_min
+    if sampled.imbalance_share >= WAITED_MIN or dismissed:
+        uneven = max(sampled.imbalance_share, sampled.dismissed_share)
         waited = (
-            f"; the ranks waited for each other for {sampled.imbalance_share:.0%} of the time, and "
+            f"; the ranks waited for each other for {uneven:.0%} of the time, and "
             "who is late changes: the work is uneven"
         )
     # What a program does by itself looks like this, too.
     told = [one for one in findings if one.cause in _CAUSES and (one.cost_share or 0.0) >= cost_min]
     own = max(told, key=lambda one: one.cost_share or 0.0, default=None)
-    what = "no rank and no link" if own is None else "nothing that must be a fault"
+    small = own is None and not dismissed
+    what = "no rank and no link" if small else "nothing that must be a fault"
     but = (
         f". What may be the program's own doing: {own.title} ({own.cost_share:.1%})" if own else ""
     )

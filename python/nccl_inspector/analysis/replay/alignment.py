@@ -157,7 +157,8 @@ def _cut(piece: Ints, joined: Ints, end: Ints) -> Ints:
     np.minimum.at(first, pieces, when)
     np.maximum.at(last, pieces, when)
     part = _FINE_PIECES * (when - first[pieces]) / np.maximum(last - first, 1.0)[pieces]
-    return pieces * _FINE_PIECES + np.minimum(part, _FINE_PIECES - 1).astype(np.int64)
+    finer: Ints = pieces * _FINE_PIECES + np.minimum(part, _FINE_PIECES - 1).astype(np.int64)
+    return finer
 
 
 def _corrections(links: _NodeLinks, member_of: Ints) -> Ints:

@@ -31,6 +31,7 @@ class Cause:
     victims: tuple[int, ...] = ()  # processes that were late because they waited for it
     rare: bool = False  # seldom and long, like checkpoints; of OUTSIDE: again and again
     once: bool = False
+    doubtful: bool = False  # it may be chance
     times: int = 0  # how often it happened; 0: not counted
     starting: bool = False  # nearly all of it was in the job's first steps
     leader: bool = False  # it is rank 0 of the largest communicator, which logs and saves for all

@@ -37,6 +37,11 @@ _STEADY_PARTS_MIN = 6
 _ALONE_MIN = 4  # processes needed to tell that always the same one stands out
 LONG_SHARE, _LONG_MIN = 0.3, 0.02  # long delays: least share of the longest one, and of a piece
 LATE_NS_MIN = 100_000.0  # a shorter excess does not count as late
+# A delay is far longer than those of others if it is this many times as long as their longest:
+# delays of random length reach twice that. Of the others, this quantile, because some may be late
+# themselves. One delay alone is `once`.
+FAR_TIMES, FAR_OTHERS = 4.0, 0.75
+_FAR_MIN = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class Culprit:
     pieces: tuple[tuple[int, int, float], ...]
     steady: float = 0.0  # standard errors above 0, without the most extreme part
     chance: float = 1.0  # probability that the same one is late so often, if it could be anyone
+    far_share: float = 0.0  # share of its lateness in delays far longer than any of the others'
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,7 @@ class FoundCulprits:
     seconds: float  # time that could be replayed
     pieces: int
     imbalance_share: float  # what all processes together at the usual pace would save
+    dismissed_share: float = 0.0  # what lateness costs that is not proved to be more than chance
 
 
 def own_excess(order: Order, usual: Floats) -> tuple[Floats, Mask]:
@@ -229,7 +236,8 @@ def find_culprits(
         one = _culprit(answers, members, nodes, cost, shares, common, error, runs)
         single = len(members) == 1 and column is not None
         chance = _chance(piece_shares(answers, columns[members]), by_piece) if single else 1.0
-        found.append(replace(one, steady=steady, chance=chance))
+        far_share = _far_share(runs, members, present)
+        found.append(replace(one, steady=steady, chance=chance, far_share=far_share))
     return FoundCulprits(
         tuple(found),
         replayed_s(answers),
@@ -331,6 +339,22 @@ def _half_of_all(amounts: Floats) -> float:
     ordered = np.sort(amounts)
     total = np.cumsum(ordered)
     return float(ordered[np.searchsorted(total, total[-1] / 2)])
+
+
+def _far_share(runs: _Runs, members: tuple[int, ...], present: Ints) -> float:
+    """Return the share of some processes' lateness in delays far longer than those of the others.
+
+    A delay of ten seconds where the others are late by milliseconds needs no statistics.
+    """
+    others = present[~np.isin(present, members)]
+    mine = runs.longest[np.isin(runs.owner, members) & (runs.longest > 0)]
+    if not len(others) or not len(mine):
+        return 0.0
+    longest = np.zeros(int(present.max()) + 1)
+    np.maximum.at(longest, runs.owner, runs.longest)
+    usual = float(np.quantile(longest[others], FAR_OTHERS, method="higher"))
+    far = mine[mine >= max(FAR_TIMES * usual, LATE_NS_MIN)]
+    return float(far.sum() / mine.sum()) if len(far) >= _FAR_MIN * len(members) else 0.0
 
 
 def _culprit(

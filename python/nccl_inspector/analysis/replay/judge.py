@@ -48,6 +48,7 @@ class Judged:
     pieces: int = 0
     seconds: float = 0.0  # seconds that were replayed
     imbalance_share: float = 0.0
+    dismissed_share: float = 0.0  # what lateness costs that may be chance
     clear: float = 0.0  # share of the operations for which it is known what they depend on
     records: Records | None = None
     order: Order | None = None
@@ -157,6 +158,7 @@ def judge_records(
         found.pieces,
         found.seconds,
         found.imbalance_share,
+        found.dismissed_share,
         order.sure,
         records,
         order,

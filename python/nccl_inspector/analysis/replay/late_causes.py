@@ -2,11 +2,12 @@
 """Which ranks, or all ranks of a node, were late by their own doing and made the others wait."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats
-from nccl_inspector.analysis.replay.cause import LATE, TOLD_MIN, Cause
+from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.costs import felt_later, period_of, total_share
 from nccl_inspector.analysis.replay.culprits import (
     Culprit,
@@ -55,7 +56,7 @@ def _rare_gap(
 
 
 def _is_proved(one: Culprit, spread: float, usual_late: float) -> bool:
-    cost = one.cost_share - max(one.typical_share, 0.0)
+    cost = _net(one)
     if cost < max(TOLD_MIN, _SPREADS * spread):
         return False
     # In a short job the cost of its few parts varies; a process that is nearly always late, and the
@@ -67,7 +68,13 @@ def _is_proved(one: Culprit, spread: float, usual_late: float) -> bool:
         or cost >= _ERRORS * one.error_share
         or one.steady >= 2 * _ERRORS
         or one.chance <= _CHANCE_MAX
+        or cost * one.far_share >= TOLD_MIN
     )
+
+
+def _net(one: Culprit) -> float:
+    """Return what a culprit costs more than others do by chance."""
+    return max(one.cost_share - max(one.typical_share, 0.0), 0.0)
 
 
 def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
@@ -104,8 +111,11 @@ def late_causes(
     guilty = tuple({member for one in proved for member in one.members})
     factor = _felt_later(replay, guilty) if guilty else 1.0
     broken = (int(records.run.max()) + 1) / max(found.pieces, 1)
-    for one in proved:
-        cost = (one.cost_share - max(one.typical_share, 0.0)) * factor
+    dismissed = [one for one in found.culprits if one not in proved]
+    # What costs this much is told, though it may be chance.
+    doubtful = [one for one in dismissed if _net(one) >= COST_MIN]
+    for one in [*proved, *doubtful]:
+        cost = _net(one) * factor
         rare = False
         if len(one.members) == 1:
             rare, long_ns = _mostly_rare(records, order, usual, one, replay)
@@ -132,10 +142,13 @@ def late_causes(
                 leader=one.members == (leader,),
                 victims=_victims(records, one.members),
                 saved_s=one.saved_ns * factor / 1e9,
+                doubtful=one in doubtful,
                 part=int(np.sum(parts == replay.part[one.members[0]])) if np.ptp(parts) else 0,
             )
         )
-    return causes, found
+    told = sum(_net(one) for one in proved)
+    rest = max(sum(map(_net, dismissed)), found.imbalance_share - told, 0.0)
+    return causes, replace(found, dismissed_share=rest)
 
 
 def _mostly_rare(

@@ -35,7 +35,7 @@ def _judge(job: StepJob, clocks_s: Sequence[float] = (), of_node: int = 4) -> Ju
 
 
 def _warned(judged: Judged) -> list[Cause]:
-    return [one for one in judged.causes if one.cost_share >= COST_MIN]
+    return [one for one in judged.causes if one.cost_share >= COST_MIN and not one.doubtful]
 
 
 def _true_cost(make: Make, fault: Fault, **more: float) -> float:
@@ -190,6 +190,23 @@ def test_one_rank_whose_pauses_are_rare_is_named_and_pauses_of_all_are_nobodys()
         1 - data_parallel(steps=400, seed=3).end_s / job([9]).end_s, rel=0.35
     )
     assert _warned(_judge(job(range(16)))) == []
+
+
+@pytest.mark.parametrize("pauses", [2, 3])
+def test_few_pauses_that_nobody_else_has_are_no_chance(pauses: int) -> None:
+    job = partial(data_parallel, steps=100 * pauses, seed=3)
+    paused = job(pauses=pauses, pauses_of=[9])
+    (found,) = _warned(_judge(paused))
+    assert found.members == (9,)
+    assert found.cost_share == pytest.approx(1 - job().end_s / paused.end_s, rel=0.2)
+
+
+def test_pauses_that_might_be_anybodys_are_told_and_accuse_nobody() -> None:
+    judged = _judge(data_parallel(steps=400, pauses=12, pauses_of=range(16), seed=3))
+    assert _warned(judged) == []
+    assert judged.dismissed_share >= COST_MIN
+    costly = [one for one in judged.causes if one.cost_share >= COST_MIN]
+    assert all(one.doubtful for one in costly)
 
 
 @pytest.mark.parametrize("late_s", [0.06, 0.09])
