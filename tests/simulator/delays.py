@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from tests.simulator import plans, truth
 from tests.simulator.case import Case, Make, Planner, a_node, a_rank, all_of, who_is
-from tests.simulator.faults import BusyCpus, Fault, LateHost, SlowGpu, Stalls
+from tests.simulator.faults import BusyCpus, Fault, LateHost, SlowGpu, SlowHost, Stalls
 from tests.simulator.making import WELL, Scenario
 from tests.simulator.plans import Chance, Sizes
+from tests.simulator.programs import MB, Ddp
 from tests.simulator.running import Phases, Plan
 from tests.simulator.truth import node_names
 
@@ -152,6 +153,18 @@ def busy_launchers(chance: Chance, seed: int) -> Scenario:
     )  # fmt: skip
 
 
+def slow_launcher(chance: Chance, seed: int) -> Scenario:
+    """Return a training of many small kernels, of which one host launches more slowly."""
+    found = plans.ddp(chance, seed)
+    # The GPUs are done with a step long before the hosts have launched the next one.
+    size, every = int(chance.choice([1, 4])) * MB, int(chance.choice([1, 10]))
+    program = Ddp(found.machine, step_s=0.0008, buckets=4, bucket_bytes=size, batches=4,
+                  loader_ms=0.1, sync_every=every)  # fmt: skip
+    habits = Phases(warm_up=found.phases.warm_up, log_every=0)
+    plan = replace(found, program=lambda: replace(program), wall_s=90.0, phases=habits)
+    return costly(lambda *_: plan, SlowHost(0.2), 0.05, 0.3)(chance, seed)
+
+
 _PIPELINES = any_shape(plans.pipeline, plans.interleaved, plans.crossed)
 _FINE = any_shape(plans.ring_attention, plans.halo, plans.experts)
 
@@ -170,6 +183,8 @@ DELAYS = (
          "a GPU is slower, and costs a third of the job"),
     Case("host-launch", "host", costly(plans.launch_bound, LateHost(0.01), 0.03, 0.35),
          "a host comes late where hosts are what the job waits for"),
+    Case("host-launch-slow", "host", slow_launcher,
+         "a host launches more slowly where launches are what the job waits for"),
     Case("host-launch-node", "host", busy_launchers,
          "a node's CPUs are busy where hosts are what the job waits for"),
     Case("host-pipelines", "host", costly(_PIPELINES, LateHost(0.05), 0.03, 0.1),

@@ -139,6 +139,17 @@ class BusyCpus(Fault):
 
 
 @dataclass(frozen=True)
+class SlowHost(Fault):
+    """Hosts take longer by `size` for all that they do: their clock is low, or they are shared."""
+
+    ranks: tuple[int, ...] = (0,)
+
+    def act(self, world: World) -> None:
+        """Slow them down."""
+        world.host_slow[list(self.ranks)] *= 1 + self.size
+
+
+@dataclass(frozen=True)
 class SlowNic(Fault):
     """Adapters of nodes carry `1 / (1 + size)` of what they should; None: all of the node."""
 
@@ -215,5 +226,5 @@ class Logging(Fault):
 
 __all__ = [
     "MS", "BusyCpus", "Fault", "LateHost", "Logging", "Pauses", "SlowCopies", "SlowGpu",
-    "SlowNetwork", "SlowNic", "SlowNvlink", "SlowStorage", "Stalls", "When",
+    "SlowHost", "SlowNetwork", "SlowNic", "SlowNvlink", "SlowStorage", "Stalls", "When",
 ]  # fmt: skip

@@ -24,6 +24,7 @@ from nccl_inspector.model.process import PEER_NONE
 
 EARLY = -1e18  # the end if nothing is needed
 _PARTS_MAX = 8  # the most Sends and Recvs of one kernel
+_SORT_ROUNDS = 64  # operations that follow each other within what clocks may be off
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,7 @@ class Plan:
 def make_plan(records: Records, order: Order) -> Plan:
     """Return the plan: all rows in the order of replay."""
     joined = records.joined
-    last = np.full(int(joined.max()) + 1, -(1 << 62), np.int64)
-    np.maximum.at(last, joined, records.begin)
+    last = _last_begins(records, order)
     # An operation is computed when its last rank begins. All its rows are in one piece.
     piece_of = np.zeros(len(last), np.int64)
     piece_of[joined] = records.piece
@@ -112,6 +112,29 @@ def make_plan(records: Records, order: Order) -> Plan:
         beyond,
         free,
     )
+
+
+def _last_begins(records: Records, order: Order) -> Ints:
+    """Return by operation when its last rank begins, in ns, but after all that it needs.
+
+    Clocks may be off by more than the time between two operations. What a process needs it did
+    itself, and the order of that is known from its own clock.
+    """
+    found = np.full(int(records.joined.max()) + 1, -(1 << 62), np.int64)
+    np.maximum.at(found, records.joined, records.begin)
+    sources, targets = [], []
+    for needed in (order.cause, order.before):
+        rows = np.flatnonzero(needed >= 0)
+        rows = rows[records.piece[needed[rows]] == records.piece[rows]]
+        sources.append(records.joined[needed[rows]])
+        targets.append(records.joined[rows])
+    source, target = np.concatenate(sources), np.concatenate(targets)
+    for _ in range(_SORT_ROUNDS):
+        wrong = found[source] >= found[target]
+        if not wrong.any():
+            break
+        np.maximum.at(found, target[wrong], found[source[wrong]] + 1)
+    return found
 
 
 def _ended_earlier(end: Ints, needed: Ints, parts: Ints | None, start: Ints, low: Ints) -> Floats:

@@ -105,9 +105,15 @@ def test_what_a_rank_costs_is_known_however_fast_the_clocks_drift_apart(
     assert judged.causes[0].cost_share == pytest.approx(cost, rel=0.06, abs=0.001)
 
 
-@pytest.mark.parametrize("off_us", [20.0, 60.0, 300.0])
+@pytest.mark.parametrize(
+    ("make", "off_us"),
+    [
+        *((partial(data_parallel, transfer_s=0.0001), off_us) for off_us in (20.0, 300.0)),
+        *((partial(tensor_and_data_parallel, layer_s=0.002), off_us) for off_us in (60.0, 500.0)),
+    ],
+)
 def test_a_clock_that_is_a_little_off_takes_nobody_out_of_an_operation(
-    monkeypatch: pytest.MonkeyPatch, off_us: float
+    monkeypatch: pytest.MonkeyPatch, make: Make, off_us: float
 ) -> None:
     # As if the clocks could not be compared better than that.
     def badly(member: Ints, begin: Ints, end: Ints, *_: object) -> tuple[Ints, Ints]:
@@ -116,10 +122,10 @@ def test_a_clock_that_is_a_little_off_takes_nobody_out_of_an_operation(
         return begin + off, end + off
 
     monkeypatch.setattr(records_module, "align", badly)
-    fault, make = Fault((5,), 1.6), partial(data_parallel, transfer_s=0.0001)
+    fault = Fault((5,), 1.6)
     found = _judge(make(fault=fault)).causes
     assert found[0].members == (5,)
-    assert found[0].cost_share == pytest.approx(_true_cost(make, fault), rel=0.06)
+    assert found[0].cost_share == pytest.approx(_true_cost(make, fault), rel=0.1)
 
 
 @pytest.mark.parametrize("records", [pytest.param(100_000, marks=pytest.mark.long), 32_000])
