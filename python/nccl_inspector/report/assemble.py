@@ -199,7 +199,7 @@ def _judge_samples(placed: Sequence[tuple[str, Process]], given: JobContext) -> 
         parts = found.replay.part.tolist()
         stops = find_lone_stops(unions, choice.members, nodes, parts)
         leader = leader_of(found.records)
-        causes = with_lone_stops(causes, stops, found.active_s, leader, parts)
+        causes = with_lone_stops(causes, stops, found.active_s, found.seconds, leader, parts)
     more = sum(one.cost_share for one in causes if one.kind == LATE and one not in found.causes)
     return replace(found, causes=causes, dismissed_share=max(found.dismissed_share - more, 0.0))
 

@@ -34,7 +34,8 @@ _SHORT = 0.05  # share of a window that is too short for a stop
 _TIMES, _OTHERS = 4.0, 0.75
 # Shorter ones are told if it cannot be chance that nearly all are the same one's.
 _CHANCE_MAX = 1e-4
-_OF_NODE = 0.7  # share of a node's processes that stop together
+_SAME = 0.5  # share of its stops at the times of others' stops that makes them the same seconds
+_WHOLE_SEEN = 0.9  # share of the time that was replayed, from which on the replay missed none
 _NODE_SHARE = 0.7  # of the stops of its worst process that makes it the node's
 _RARE = 0.5  # share of the windows; who stops more often than that is late all the time
 _ERROR = 0.05  # of the lost seconds, by the trials
@@ -112,23 +113,40 @@ def find_lone_stops(
         if len(mine) > 1:
             names = [nodes[one] for one in who[mine].tolist()]
             found += _of_part(windows, within, outside[mine], inside[mine], who[mine], names)
-    return tuple(sorted(found, key=lambda one: -one.lost_s))
+    return _once_each(sorted(found, key=lambda one: -one.lost_s))
+
+
+def _once_each(found: Sequence[LoneStops]) -> tuple[LoneStops, ...]:
+    """Return the stops without those at the times of others, so that no second counts twice."""
+    kept: list[LoneStops] = []
+    taken: list[Stop] = []
+    for one in found:
+        again = sum(
+            stop.lost_s for stop in one.stops
+            if any(stop.start_s < other.end_s and other.start_s < stop.end_s for other in taken)
+        )  # fmt: skip
+        if again <= _SAME * one.lost_s:
+            kept.append(one)
+            taken += one.stops
+    return tuple(kept)
 
 
 def with_lone_stops(
     causes: Sequence[Cause],
     stops: Sequence[LoneStops],
     active_s: float,
+    replayed_s: float,
     leader: int,
     parts: Sequence[int],
 ) -> tuple[Cause, ...]:
     """Return the causes with those of stops, the most costly first.
 
     Stops are of the whole job, so they replace what a few pieces say of the same processes' rare
-    delays. Of what else is said of them, the more costly one is kept. `leader`, `parts`: as in
-    late_causes.py.
+    delays. Of what else is said of them, the more costly one is kept. `replayed_s`: for how long
+    there are exact records. `leader`, `parts`: as in late_causes.py.
     """
     found = list(causes)
+    whole = replayed_s >= _WHOLE_SEEN * active_s
     several = len(set(parts)) > 1
     for one in stops:
         ranks = list(parts).count(parts[one.members[0]]) if several else 0
@@ -137,7 +155,12 @@ def with_lone_stops(
             other for other in found
             if other.kind == LATE and not set(other.members).isdisjoint(one.members)
         ]  # fmt: skip
-        kept = [other for other in alike if not other.rare and other.cost_share >= own.cost_share]
+        kept = [
+            other
+            for other in alike
+            if other.cost_share >= own.cost_share and not other.doubtful
+            if whole or not other.rare
+        ]
         if own.cost_share >= TOLD_MIN and not kept:
             found = [*(other for other in found if other not in alike), own]
     return tuple(sorted(found, key=lambda other: -other.cost_share))
@@ -184,8 +207,8 @@ class _Candidate:
     ) -> None:  # fmt: skip
         first, last = within
         self.rows = rows
-        # What nearly all of them have in common.
-        own = np.quantile(outside[rows], 1 - _OF_NODE, axis=0)
+        # What most of them have in common.
+        own = np.median(outside[rows], axis=0)
         late = own - common
         late[:first] = late[last:] = 0.0
         self.windows = len(late)

@@ -56,6 +56,14 @@ def test_a_rank_that_stood_still_is_not_hidden_behind_a_shorter_stop_of_its_node
     assert [one.members for one in lone(job)] == [(2,)]
 
 
+def test_no_second_counts_twice_though_several_stop_together() -> None:
+    job = WindowJob()
+    for at in range(10, 90, 8):
+        job.stop(slice(1, 3), at, 4.0)
+    found = lone(job)
+    assert sum(one.lost_s for one in found) == pytest.approx(10 * 4.0, rel=0.05)
+
+
 def test_where_all_stand_still_now_and_then_nobody_is_named() -> None:
     job = WindowJob()
     for at in range(10, 90, 10):
@@ -105,17 +113,19 @@ def test_stops_of_the_whole_job_replace_what_a_few_pieces_say_of_rare_delays() -
         cause(5, 0.2, rare=False),
         cause(4, 0.02, rare=False),
     )
-    (first, second) = with_lone_stops([rare, other], stops, JOB_S, 0, parts)
+    (first, second) = with_lone_stops([rare, other], stops, JOB_S, 100.0, 0, parts)
     assert (first.members, first.times, second) == ((5,), 3, other)
     assert first.cost_share == pytest.approx(0.036, rel=0.03)
+    # Where all of the job was replayed, its rare delays were, too.
+    assert with_lone_stops([rare, other], stops, JOB_S, JOB_S, 0, parts) == (rare, other)
     # Who is slow all the time costs more than its stops.
-    assert with_lone_stops([slow, other], stops, JOB_S, 0, parts) == (slow, other)
+    assert with_lone_stops([slow, other], stops, JOB_S, 100.0, 0, parts) == (slow, other)
 
 
 def test_the_first_rank_is_known_to_be_the_one_that_saves() -> None:
     job = WindowJob()
     for at in (20, 50, 70):
         job.stop(only(0), at, 15.0)
-    (found,) = with_lone_stops([], lone(job), JOB_S, 0, [0] * RANKS)
+    (found,) = with_lone_stops([], lone(job), JOB_S, 100.0, 0, [0] * RANKS)
     assert found.leader
     assert found.rare
