@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nccl_inspector.analysis.slow_times.line_columns import Floats
 from nccl_inspector.analysis.slow_times.union_windows import UnionWindows, on_grid
 from nccl_inspector.summary.unpacked_samples import UnionColumns
 
 _SLOW_MAX = 0.5  # share of slow windows, from which on nobody knows what is usual
+_PAIR = 0.65  # share of the usual operations of two windows: a stop of 7 s is divided between them
 _APART_MAX = 1  # usual windows that may lie between two slow ones of one time
 _DENSE = 0.8  # share of slow windows in such a time; with fewer, the program stops and goes
 _ALL_QUANTILE, _ALL_SHARE = 0.1, 0.5  # this quantile must lose this share of the median
@@ -72,11 +74,25 @@ def find_standstills(unions: Sequence[Sequence[UnionColumns]]) -> tuple[Standsti
     low = windows.low() if windows is not None else None
     if windows is None or low is None or low.mean() > _SLOW_MAX:
         return ()
+    times = sorted([*_slow_times(low), *_halved(windows.operations.sum(axis=0), low)])
     return tuple(
         found
-        for first, last in _slow_times(low)
+        for first, last in times
         if (found := _standstill(windows, low, first, last)) is not None
     )
+
+
+def _halved(pooled: Floats, low: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:
+    """Yield pairs of windows between which a stop is divided, so that neither of them is slow."""
+    near = np.convolve(low, [1, 1, 1], "same") > 0
+    usual = float(np.median(pooled[~low]))
+    at = 1
+    while at < len(low) - 2:
+        both = pooled[at] + pooled[at + 1]
+        if not near[at] and not near[at + 1] and both < _PAIR * 2 * usual:
+            yield at, at + 1
+            at += 2
+        at += 1
 
 
 def _standstill(
@@ -92,7 +108,7 @@ def _standstill(
     # The windows next to it belong to it partly.
     there = slice(first - 1, last + 2)
     idle, done = idle_s[:, there].sum(axis=1), many[:, there].sum(axis=1)
-    lost = idle - done * each_s
+    lost = windows.longer_s(fair)[0][:, there].sum(axis=1)
     known = np.isfinite(lost)
     if known.sum() < 2:
         return None

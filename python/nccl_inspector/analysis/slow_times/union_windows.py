@@ -40,14 +40,16 @@ class UnionWindows:
     def longer_s(self, fair: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """Return for how much longer processes were outside and inside operations than usual.
 
-        Usual is what as many operations took in the `fair` windows. In seconds, by window.
+        Usual is what as many operations took in the `fair` windows. In seconds, by window; NaN if a
+        process had none there.
         """
         idle_s = self.window_s - self.busy_s
-        with np.errstate(invalid="ignore", divide="ignore"):
-            outside, inside = (
-                np.nanmedian(some[:, fair] / self.operations[:, fair], axis=1, keepdims=True)
-                for some in (idle_s, self.busy_s)
-            )
+        many = self.operations[:, fair]
+        seen = (many > 0).any(axis=1)
+        outside, inside = np.full((2, len(many), 1), np.nan)
+        for found, some in ((outside, idle_s), (inside, self.busy_s)):
+            each = np.where(many > 0, some[:, fair] / np.maximum(many, 1), np.nan)
+            found[seen] = np.nanmedian(each[seen], axis=1, keepdims=True)
         return idle_s - self.operations * outside, self.busy_s - self.operations * inside
 
 

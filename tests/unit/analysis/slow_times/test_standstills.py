@@ -78,6 +78,14 @@ def test_operations_of_another_sort_are_no_steps() -> None:
     assert not found.steps
 
 
+def test_a_stop_that_two_windows_share_is_found() -> None:
+    job = Job()
+    for at in (20, 50, 80):
+        job.slow(at, at + 1, 55)
+    found = find_standstills(job.unions())
+    assert [one.lost_s for one in found] == pytest.approx([9.0] * 3, rel=0.02)
+
+
 def test_a_process_that_died_early_is_left_out() -> None:
     job = Job()
     job.slow(40, 59, 10)
