@@ -169,11 +169,11 @@ _PIPELINES = any_shape(plans.pipeline, plans.interleaved, plans.crossed)
 _FINE = any_shape(plans.ring_attention, plans.halo, plans.experts)
 
 DELAYS = (
-    Case("stall-node", "host", stalling_node, "a node stands still for 1 to 3 s now and then"),
-    Case("pauses-few", "host", few_pauses, "a rank stands still two to five times"),
+    Case("stall-node", "host", stalling_node, "a node stands still for 1 to 3 s at times", True),
+    Case("pauses-few", "host", few_pauses, "a rank stands still two to five times", True),
     Case("pauses-short", "host", short_pauses, "a rank stands still for 1 or 2 s now and then"),
     Case("pause-long", "host", long_pause, "a rank stands still once, for most of the job"),
-    Case("saves-long", "healthy", saving_rank, "rank 0 saves for long, and the others wait"),
+    Case("saves-long", "healthy", saving_rank, "rank 0 saves for long, and the others wait", True),
     Case("evaluating-node", "host", evaluating_node, "a node evaluates, and the others wait"),
     Case("still-short", "outside", standing_still(5, 25), "all stand still for 5 to 25 s"),
     Case("still-long", "outside", standing_still(25, 55), "all stand still for 25 to 55 s"),
