@@ -97,6 +97,15 @@ def _send(cluster: Cluster, job_id: int, number: signal.Signals) -> None:
     task.send(number)
 
 
+def _submit(cluster: Cluster, way: Way) -> int:
+    return jobs.submit(
+        cluster, "--nccl-inspector=report", *WHERE, *([way.limit] if way.limit else []),
+        script=way.script.format(
+            f"{' '.join(way.srun)} {jobs.standin(cluster, *WORDS, *way.words)}"
+        ),
+    )  # fmt: skip
+
+
 def _end(cluster: Cluster, way: Way, job_id: int) -> Told:
     if way.sends is not None:
         jobs.wait_for_operations(cluster, job_id, RANKS, 40)
@@ -120,24 +129,17 @@ def told(shared_cluster: Cluster) -> Mapping[str, Told]:
     cluster = shared_cluster
     cluster.reset()
     found = {}
+    longest, *others = WAYS
     try:
-        ids = {
-            name: jobs.submit(
-                cluster, "--nccl-inspector=report", *WHERE, *([way.limit] if way.limit else []),
-                script=way.script.format(
-                    f"{' '.join(way.srun)} {jobs.standin(cluster, *WORDS, *way.words)}"
-                ),
-            )
-            for name, way in WAYS.items()
-        }  # fmt: skip
-        longest, *others = WAYS
+        waiting = _submit(cluster, WAYS[longest])
+        # One after the other: Slurm would look only once a minute whether the next one can start.
         for name in others:
-            found[name] = _end(cluster, WAYS[name], ids[name])
+            found[name] = _end(cluster, WAYS[name], _submit(cluster, WAYS[name]))
             # slurmctld forgets a job some minutes after its end.
-            if longest not in found and cluster.job(ids[longest]).finished:
-                found[longest] = _end(cluster, WAYS[longest], ids[longest])
+            if longest not in found and cluster.job(waiting).finished:
+                found[longest] = _end(cluster, WAYS[longest], waiting)
         if longest not in found:
-            found[longest] = _end(cluster, WAYS[longest], ids[longest])
+            found[longest] = _end(cluster, WAYS[longest], waiting)
     finally:
         cluster.reset()
     return found
