@@ -3,7 +3,8 @@
 
 Tensor, data and expert parallel groups over all nodes, eight ranks each; every rank has twelve
 kinds of operation, eight time lines of as many windows as a box has, its unions and as many samples
-as collection keeps (sampled.py).
+as collection keeps (sampled.py). Every node has the counters of its ports, GPUs and NVLinks
+(counted.py).
 
 `python -m tests.bench.card NODES`: these figures alone, for a job of so many nodes. 12,500 take a
 quarter of an hour, and 4 GB in TMPDIR.
@@ -41,6 +42,7 @@ from nccl_inspector.model.process import (
     Window,
 )
 from nccl_inspector.summary.codec import Head, encode, encode_process
+from tests.bench.counted import counters_of
 from tests.bench.figure import Figure, table
 from tests.bench.sampled import LOCAL, Bursts, Played, play, samples_of
 
@@ -153,7 +155,8 @@ def _write_node(directory: Path, node: int) -> None:
         _START_S, _START_S, _START_S + 3840, "", (),
     )  # fmt: skip
     blocks = [encode_process(_process(node, local, _job)) for local in range(LOCAL)]
-    (directory / f"n{node + 1}.0.nodesummary").write_bytes(encode(head, blocks))
+    counters = counters_of(node, nodes, _START_S, _WALL_S)
+    (directory / f"n{node + 1}.0.nodesummary").write_bytes(encode(head, blocks, counters))
 
 
 def write_job(reports: Path, nodes: int, bursts: Bursts) -> None:
