@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeVar
 
@@ -37,9 +38,6 @@ class Count(NamedTuple):
     risen: tuple[Risen, ...] = ()  # in order; neighbours are merged when there are many
 
 
-_NOTHING = Count(0)
-
-
 class Level(NamedTuple):
     """The readings of a quantity that goes up and down; the mean is sum / samples."""
 
@@ -47,6 +45,15 @@ class Level(NamedTuple):
     high: int
     sum: int
     samples: int
+
+
+# Made of tuples. They are tuples; a large job has millions, and their own `__new__` is slow.
+_risen_of: Callable[[tuple[int, int, int]], Risen] = partial(tuple.__new__, Risen)
+_count_of: Callable[[tuple[int, tuple[str, ...], tuple[Risen, ...]]], Count] = partial(
+    tuple.__new__, Count
+)
+
+_NOTHING = [Count(0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,28 +153,29 @@ def _int(value: Any) -> int:
     return CHECKS.integer(value, _WORD_MAX)
 
 
-def _risen(flat: list[Any]) -> tuple[Risen, ...]:
-    columns = flat[::3], flat[1::3], flat[2::3]
-    for values, most in zip(columns, (TIME_S_MAX, TIME_S_MAX, _WORD_MAX), strict=True):
-        CHECKS.integers(values, most)
-    if len(flat) % 3:
-        raise CHECKS.refused("invalid list")
-    return tuple(map(Risen, *columns))
-
-
-def _count(value: Any) -> Count:
-    if not isinstance(value, list):
-        return Count(_int(value))
-    total, flags, risen = _list(value, 3)
-    return Count(_int(total), tuple(map(_str, _list(flags))), _risen(_list(risen)))
-
-
 def _counts(column: list[Any]) -> list[Count]:
-    """Return a column of counts; those that did not rise, which are most, are one object."""
+    """Return a column of counts; all its numbers are checked together."""
+    if column == [0] and type(column[0]) is int:  # most columns
+        return _NOTHING
     if set(map(type, column)) == {int}:
         CHECKS.integers(column, _WORD_MAX)
-        return [Count(one) if one else _NOTHING for one in column]
-    return list(map(_count, column))
+        return list(map(_count_of, zip(column, repeat(()), repeat(()), strict=False)))
+    rows = [_list(one, 3) if isinstance(one, list) else [one, [], []] for one in column]
+    CHECKS.integers([total for total, _, _ in rows], _WORD_MAX)
+    risen = [_list(flat) for _, _, flat in rows]
+    if any(len(flat) % 3 for flat in risen):
+        raise CHECKS.refused("invalid list")
+    numbers = list(chain.from_iterable(risen))
+    for at, most in enumerate((TIME_S_MAX, TIME_S_MAX, _WORD_MAX)):
+        CHECKS.integers(numbers[at::3], most)
+    return [
+        Count(
+            total,
+            tuple(map(_str, _list(flags))),
+            tuple(map(_risen_of, zip(flat[::3], flat[1::3], flat[2::3], strict=True))),
+        )
+        for total, flags, flat in rows
+    ]
 
 
 def _level(value: Any) -> Level:
@@ -223,7 +231,7 @@ def _old_count(value: Any) -> Count:
     if isinstance(value, list):
         total, flags, risen = _list(value, 3)
         value = [total, flags, list(chain.from_iterable(_list(row, 3) for row in _list(risen)))]
-    return _count(value)
+    return _counts([value])[0]
 
 
 def _old_device(value: Any) -> DeviceCounters:

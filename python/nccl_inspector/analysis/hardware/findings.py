@@ -146,12 +146,23 @@ def _worst(severities: Iterable[Severity]) -> Severity:
 
 @dataclass(frozen=True, slots=True)
 class _JudgedRise:
-    """A rise with its severity, and the median of the other devices."""
+    """A rise with its severity, and the totals of all devices to compare it with."""
 
     rise: _DeviceRise
     severity: Severity
-    others: int
-    others_median: float
+    totals: OtherDevices
+
+    @property
+    def others(self) -> int:
+        """How many other devices have the counter."""
+        return self.totals.count
+
+    @property
+    def others_median(self) -> float:
+        """The median of the other devices; 0 if there are none."""
+        rise = self.rise
+        known = load_counters()[rise.device.kind, rise.name]
+        return self.totals.median(float(known.said(rise.count.total)))
 
     def counter(self) -> Counter:
         """Return the counter for the card."""
@@ -187,8 +198,7 @@ def _judge(counters: Mapping[str, NodeCounters]) -> Iterator[_JudgedRise]:
         weighed = OtherDevices((rise.weighed for rise in group), rest)
         for rise in group:
             severity = _severity(rise, RULES[key], weighed) if rise.count.total else INFO
-            middle = totals.median(float(said(rise.count.total)))
-            yield _JudgedRise(rise, severity, totals.count, middle)
+            yield _JudgedRise(rise, severity, totals)
 
 
 def _beside(told: _JudgedRise) -> str:

@@ -36,11 +36,13 @@ class OtherDevices:
         if not self.count:
             return False
         middle = self.median(value)
+        if value <= TIMES_MIN * middle:  # nearly all
+            return False
         apart = self._apart.get(middle)
         if apart is None:
             apart = self._apart[middle] = sorted(abs(one - middle) for one in self._ordered)
         spread = MAD_TO_SIGMA * _median_of_others(apart, abs(value - middle))
-        return value > TIMES_MIN * middle and value - middle > Z_MIN * spread
+        return value - middle > Z_MIN * spread
 
 
 def _median_of_others(ordered: Sequence[float], value: float) -> float:
