@@ -22,7 +22,7 @@ def with_counters(
         places = [at for at, one in enumerate(hardware) if _speaks_for(one, kind, cause)]
         speaks = [hardware[at] for at in places]
         told.update(places)
-        words = "".join(f" {one.title[:1].upper()}{one.title[1:]}." for one in speaks)
+        words = f" Counters: {'; '.join(one.title for one in speaks)}." if speaks else ""
         extra = tuple(row for one in speaks for row in one.evidence)
         ports = tuple(e for one in speaks for e in one.entities if e not in cause.entities)
         found.append((

@@ -29,8 +29,13 @@ def test_a_port_speaks_for_every_slow_time_of_its_node() -> None:
     )  # fmt: skip
     causes, left = with_counters([early, late, other], [port("n1"), port("n1", 1)])
     assert [one.confidence for _, one in causes] == [HIGH, HIGH, MEDIUM]
-    assert ["N1 mlx5_1/1: rose." in one.detail for _, one in causes] == [True, True, False]
+    assert ["n1 mlx5_1/1: rose." in one.detail for _, one in causes] == [True, True, False]
     assert left == []
+
+
+def test_a_node_is_written_as_it_is_called() -> None:
+    ((_, told),), _ = with_counters([slow_network("n1")], [port("n1")])
+    assert told.detail == "It. Counters: n1 mlx5_0/1: rose."
 
 
 @pytest.mark.parametrize(
