@@ -73,10 +73,10 @@ from nccl_inspector.summary.vendor_means import VendorMeans
 from nccl_inspector.system.checked_json import Checks
 
 _KIND = "nccl-inspector-node-summary/"
-VERSION = 11
+VERSION = 12
 # The oldest format that is read. Nodes and controller may be of different releases for a while: a
 # release reads its own format and the one before it.
-OLDEST = 10  # has no logs of NCCL's
+OLDEST = 11  # has a row for each device that was counted, in place of tables
 FORMAT = f"{_KIND}{VERSION}"
 _FORMAT = re.compile(rf"{re.escape(_KIND)}([0-9]{{1,4}})")
 BLOCK_BYTES_MAX = 32 << 10  # for a process, without samples and unions
