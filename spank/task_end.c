@@ -43,9 +43,8 @@ void task_end_keep(const char *run_dir, const struct task_end *end)
 		return;
 	if (end->step != TASKENV_BATCH_STEP)
 		snprintf(step, sizeof(step), "%" PRIu32, end->step);
-	len = snprintf(line, sizeof(line),
-	               "%s %" PRIu32 " %ld %d %" PRIu64 "\n", step, end->task, (long)end->pid,
-	               end->status,
+	len = snprintf(line, sizeof(line), "%s %" PRIu32 " %ld %d %" PRIu64 "\n", step, end->task,
+	               (long)end->pid, end->status,
 	               (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
 	/* A line that is written in part, because the tmpfs is full, is refused by its reader. */
 	if (write(fd, line, (size_t)len) < 0)

@@ -13,7 +13,8 @@
 /* The first ends are the ones that matter; a job may have a million steps that fail. */
 #define TASK_ENDS_BYTES_MAX 4096
 #define TASK_ENDS_FILE "task_ends"
-#define TASK_END_STEP_MAX 0xffffff00u /* above it Slurm numbers steps that run no tasks of a job's */
+#define TASK_END_STEP_MAX                                                                          \
+	0xffffff00u /* above it Slurm numbers steps that run no tasks of a job's */
 
 struct task_end {
 	uint32_t job;

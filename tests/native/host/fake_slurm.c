@@ -148,8 +148,7 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
 		if (phase != PHASE_EXIT)
 			return ESPANK_NOT_TASK;
 		va_start(args, item);
-		*va_arg(args, int *) =
-		    item == S_TASK_PID ? FIRST_PID + ended : statuses[ended];
+		*va_arg(args, int *) = item == S_TASK_PID ? FIRST_PID + ended : statuses[ended];
 		va_end(args);
 		return ESPANK_SUCCESS;
 	}
@@ -324,7 +323,8 @@ static bool parse_argument(const char *arg)
 	if (!strncmp(arg, "--task=", 7))
 		return sscanf(value, "%u", &task_id) == 1;
 	if (!strncmp(arg, "--status=", 9))
-		return status_count < MAX_STATUSES && sscanf(value, "%d", &statuses[status_count++]) == 1;
+		return status_count < MAX_STATUSES &&
+		       sscanf(value, "%d", &statuses[status_count++]) == 1;
 	if (!strncmp(arg, "--array=", 8))
 		return sscanf(value, "%u_%u", &array_id, &array_task) == 2;
 	if (!strncmp(arg, "--time=", 7))
