@@ -174,12 +174,13 @@ KILLED: Final = Rule(
     about=About.ENDING,
     severity=CRITICAL,
     summary="Processes were killed, or ended without finalizing NCCL.",
-    meaning="If the finding is critical, a process died first: it was silent for more than 15 s "
-    "before the last process ended (60 s if Slurm or a time limit ended the job, or if it is not "
-    "known what did). A process that waited for another one did not die first, whenever it ended: "
-    "it gave up. If the finding is not critical, it says how far apart the processes ended. It "
-    "does not say what killed them. After a node failure it says of no process that it died first, "
-    "and never of one whose GPUs a later process of the job went on with.",
+    meaning="If the finding is critical, a process died first: Slurm saw its task end before any "
+    "other, by a signal or an error of its own, or it was silent for more than 15 s before the "
+    "last process ended (60 s if Slurm or a time limit ended the job, or if it is not known what "
+    "did). A process that waited for another one did not die first, whenever it ended: it gave up. "
+    "If the finding is not critical, it says how far apart the processes ended. It does not say "
+    "why they were killed. After a node failure it says of no process that it died first, and "
+    "never of one whose GPUs a later process of the job went on with.",
     action="look for an error, a signal or the OOM killer at that time",
     otherwise="warning if only some processes were killed, or if nothing is known of the job's "
     "end and a process ended 35 s before the others; information if Slurm ended the job, if all "

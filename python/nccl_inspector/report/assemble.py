@@ -16,6 +16,13 @@ from nccl_inspector.analysis.hang.describe import (
 )
 from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.hang.find import find_hangs
+from nccl_inspector.analysis.hang.first_end import (
+    FirstEnd,
+    SeenEnd,
+    find_first_end,
+    seen_ends,
+    wrong_clocks,
+)
 from nccl_inspector.analysis.hang.quiet_end import QuietEnd, find_quiet_end, is_quiet
 from nccl_inspector.analysis.hang.unmeasured import Ends, find_replaced, find_unmeasured
 from nccl_inspector.analysis.hardware.findings import find_hardware
@@ -325,20 +332,33 @@ def _ending(state: str, given: JobContext, head: Head, processes: Sequence[Proce
 
 
 def _how_ended(
-    given: JobContext, loaded: Loaded, placed: Sequence[tuple[str, Process]], names: Sequence[str]
-) -> dict[str, str]:
-    """Return what launchers wrote of the ends of processes, in words, by their names.
+    given: JobContext,
+    loaded: Loaded,
+    placed: Sequence[tuple[str, Process]],
+    seen: Sequence[SeenEnd],
+    first: FirstEnd | None,
+) -> dict[int, str]:
+    """Return how processes ended, in words, by their places: as Slurm saw it, or launchers wrote.
 
-    The lines of an attempt before this one may be in the same output, and have no times.
+    The lines of an attempt before this one may be in the same output, and have no times. What
+    Slurm saw of a task with another process id is the end of what started the process.
     """
-    lines = given.launchers
-    if lines is None or loaded.head.restart:
-        return {}
+    lines = None if loaded.head.restart else given.launchers
     job_ids = {one.head.job_id for one in loaded.summaries}
-    return {
-        names[at]: killed_words(one, lines, job_ids, placed[at][1].facts.step)
-        for at, one in how_they_ended(lines, placed).items()
-    }
+    found = {}
+    if lines:
+        found = {
+            at: killed_words(one, lines, job_ids, placed[at][1].facts.step)
+            for at, one in how_they_ended(lines, placed).items()
+        }
+    for one in seen:
+        if one.who is None:
+            continue
+        is_first = first is not None and one.who == first.who
+        words = one.end.words if is_first or one.by_itself else ""
+        if one.who not in found or (words and one.end.pid == placed[one.who][1].facts.pid):
+            found[one.who] = words
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,22 +368,25 @@ class _CommonTime:
     processes: list[Process]
     silences_ns: list[float]
     doubt_ns: float
+    clocks: Mapping[str, Clock]
 
 
 def _in_time(placed: Sequence[tuple[str, Process]], ending: Ending) -> _CommonTime:
     """Return the processes in common time; if all ended normally, clocks are not compared."""
     processes = [process for _, process in placed]
     if not any(one.operations or one.facts.state == KILLED for one in processes):
-        return _CommonTime(processes, [0.0] * len(processes), 0.0)
+        return _CommonTime(processes, [0.0] * len(processes), 0.0, {})
     clocks = read_clocks(placed)
     common = in_common_time(placed, clocks)
     nodes = [node for node, _ in placed]
     silences = silences_ns(list(zip(nodes, common, strict=True)), clocks, ending.until_ns)
     doubts = sorted((clocks.get(node, Clock()).error_ns for node in set(nodes)), reverse=True)
-    return _CommonTime(common, silences, sum(doubts[:2]))
+    return _CommonTime(common, silences, sum(doubts[:2]), clocks)
 
 
-def _find_hangs(timed: _CommonTime, names: Sequence[str], ending: Ending) -> tuple[Hang, ...]:
+def _find_hangs(
+    timed: _CommonTime, names: Sequence[str], ending: Ending, first: FirstEnd | None
+) -> tuple[Hang, ...]:
     """Return the operations that never ended.
 
     If the job went on after processes were replaced, what these were in is not counted.
@@ -376,6 +399,7 @@ def _find_hangs(timed: _CommonTime, names: Sequence[str], ending: Ending) -> tup
         [names[at] for at in kept],
         ending,
         [timed.silences_ns[at] for at in kept],
+        names[first.who] if first and first.who not in gone else "",
     )
 
 
@@ -436,13 +460,19 @@ def _build(
         worthwhile=forking,
     )
     ending = _ending(job.state, given, report.head, processes)
-    how_ended = _how_ended(given, loaded, placed, report.names)
     environment = describe_environment(summaries)
     nodes = _nodes(summaries, environment.gpu_models)
+    missing = dict.fromkeys(chain.from_iterable(report.nodes_missing.values()))
     with looked:
         hardware, slow_hardware = find_hardware(summaries), find_slow_hardware(summaries)
         timed = _in_time(placed, ending)
-        hangs = _find_hangs(timed, report.names, ending)
+        wrong = wrong_clocks(timed.clocks)
+        seen = list(seen_ends(summaries, wrong))
+        first = None if missing else find_first_end(seen, placed, wrong, ending)
+        ended = _how_ended(given, loaded, placed, seen, first)
+        how_ended = {report.names[at]: words for at, words in ended.items()}
+        first_name = report.names[first.who] if first else ""
+        hangs = _find_hangs(timed, report.names, ending, first)
         sampled = judging.result()
         comms = with_transfers(comms, find_transfers(sampled))
         lasting = _lasting_slowness(comms, transports, placed)
@@ -453,11 +483,11 @@ def _build(
     quality = describe_quality(
         report, summaries, given.inputs, refused, given.from_boxes, sampled.looked
     )
-    missing = dict.fromkeys(chain.from_iterable(report.nodes_missing.values()))
     unmeasured = find_unmeasured(
         timed.processes, report.names, report.coverage, tuple(missing), quality.ranks_expected,
         Ends(places, ending, timed.silences_ns, timed.doubt_ns,
-             _waiting(timed.processes, report.names, hangs), how_ended),
+             _waiting(timed.processes, report.names, hangs), how_ended,
+             None if any(one.roots for one in hangs) else first),
     )  # fmt: skip
     view = JobView(
         placed,
@@ -480,7 +510,7 @@ def _build(
     causes, counters = with_counters([*told.findings, *below], hardware.findings)
     timeline = _confirmed(over_time.timeline, causes, sampled)
     running_job = None if ending.is_over else job.job_id
-    hung_job = HungJob(places, ending, job.job_id, comm_names, how_ended)
+    hung_job = HungJob(places, ending, job.job_id, comm_names, how_ended, first_name)
     died = any(one.rule == rules.KILLED.id and one.severity == CRITICAL for one in unmeasured)
     quiet = None if hangs or died else _quiet_end(timed.processes, ending)
     located = places.locate(
@@ -517,9 +547,9 @@ def _build(
     if (
         verdict.status == FAILED
         and verdict.cause == OTHER
-        and (first := first_end(given.launchers))
+        and (wrote := first_end(given.launchers))
     ):
-        verdict = replace(verdict, summary=f"{verdict.summary}; {first}")
+        verdict = replace(verdict, summary=f"{verdict.summary}; {wrote}")
     return Card(
         job=job,
         verdict=verdict,

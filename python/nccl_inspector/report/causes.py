@@ -152,6 +152,12 @@ _WHY = {
     HOST: "Its host called late",
     UNKNOWN: "Whether its host or its GPU was late is not known",
 }
+# The same where only counters speak for it: they do not say when it called.
+_WHY_BY_COUNTERS = {
+    GPU: "When it called is not known; its GPU's counters say that the GPU may be behind",
+    HOST: "When it called is not known; its node's counters say that the host may be late",
+    UNKNOWN: _WHY[UNKNOWN],
+}
 _LATE_ACTIONS = {
     GPU: "check clocks, power, temperature and PCIe width of this GPU",
     HOST: "check the CPUs of this node: data loader, other tasks, binding",
@@ -240,7 +246,7 @@ def _late_finding(
                      queued.peers_ns, queued.looks)
         )  # fmt: skip
     evidence += [*_host_time(member, view), *slow.evidence(node, view.gpus[member])]
-    why = _WHY[kind] + "."
+    why = (_WHY_BY_COUNTERS if queued is None else _WHY)[kind] + "."
     if cause.starting:
         why = "Programs compile, allocate and fill caches there."
     elif cause.doubtful:

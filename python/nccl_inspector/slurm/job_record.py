@@ -101,7 +101,9 @@ class JobRecord:
     gpus: int | None = None  # of tres
     submit_line: str | None = None
     work_dir: str | None = None
-    stdout_path: str | None = None  # of the batch script; absolute, patterns filled in
+    # Of the batch script; absolute, patterns filled in. Without --error both are the same file.
+    stdout_path: str | None = None
+    stderr_path: str | None = None
     time_limit_s: int | None = None
     comment: str | None = None
     admin_comment: str | None = None
