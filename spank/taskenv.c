@@ -57,8 +57,8 @@
 	X(FR_PIPE_NCCL, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
 
 #define ENUMERATOR(variable, name) variable,
-#define NAME(variable, name) [variable] = name,
-/* " NAME:HASH" */
+#define NAME(variable, name) [variable] = (name),
+/* " NAME:HASH" */ // NOLINTNEXTLINE(bugprone-macro-parentheses): terms of one sum
 #define MARKED_BYTES(variable, name) +sizeof(" :" name) - 1 + HASH_DIGITS
 
 enum variable { VARIABLES(ENUMERATOR) };
