@@ -92,7 +92,7 @@ def test_clocks_that_are_seconds_apart_change_nothing(make: Make) -> None:
 @pytest.mark.parametrize(
     "make", [partial(data_parallel, transfer_s=0.0001), tensor_and_data_parallel]
 )
-@pytest.mark.parametrize("drift_ppm", [3.0, 400.0])
+@pytest.mark.parametrize("drift_ppm", [pytest.param(3.0, marks=pytest.mark.long), 400.0])
 def test_what_a_rank_costs_is_known_however_fast_the_clocks_drift_apart(
     make: Make, fault: Fault, drift_ppm: float
 ) -> None:
