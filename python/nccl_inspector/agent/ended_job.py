@@ -14,7 +14,6 @@ from nccl_inspector.agent.manifest import Manifest
 from nccl_inspector.agent.nccl_log_files import read_logs
 from nccl_inspector.agent.nvidia.vendor_record import read_record as read_vendor
 from nccl_inspector.agent.raw_dir import in_turns, list_raw
-from nccl_inspector.agent.task_ends import read_task_ends
 from nccl_inspector.box.copy import BOX_BYTES_MAX
 from nccl_inspector.box.reader import read_box
 from nccl_inspector.box.sample_reader import add_samples
@@ -22,11 +21,17 @@ from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.model.process import KILLED, Process
-from nccl_inspector.model.task_end import TaskEnd
+from nccl_inspector.model.task_end import FILE, FILE_BYTES_MAX, TaskEnd, parse_task_ends
 from nccl_inspector.summary.codec import Head, encode, encode_process
 from nccl_inspector.summary.nccl_logs import LogFile
 from nccl_inspector.summary.vendor_means import VendorMeans
-from nccl_inspector.system.safe_files import directory, is_locked, regular_file, stamp_of
+from nccl_inspector.system.safe_files import (
+    directory,
+    is_locked,
+    read_owners,
+    regular_file,
+    stamp_of,
+)
 
 # How long an ended job's processes may hold their boxes; after that the boxes are read anyway.
 LINGER_S = 60
@@ -180,7 +185,7 @@ class EndedReading:
 
     def _task_ends(self, job_fd: int) -> tuple[TaskEnd, ...]:
         try:
-            return read_task_ends(job_fd)
+            return parse_task_ends(read_owners(FILE, FILE_BYTES_MAX, job_fd) or b"")
         except RefusedError as err:
             self._refuse("how tasks ended", err)
             return ()

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a task of a step ended, as slurmstepd saw it."""
+"""How the tasks of a job's steps ended, as slurmstepd saw it and the SPANK plugin kept it."""
 
 import os
+import re
 from dataclasses import dataclass
 
-from nccl_inspector.model.exit_words import exit_words, signal_of, signal_words
+from nccl_inspector.model.exit_words import end_words, signal_of
+
+FILE = "task_ends"  # below the job's directory; spank/task_end.h has its format
+FILE_BYTES_MAX = 8192  # the plugin begins no line behind 4,096
+_LINE = re.compile(
+    rb"^(batch|[0-9]{1,10}) ([0-9]{1,10}) ([0-9]{1,10}) ([0-9]{1,5}) ([0-9]{1,19})$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +33,24 @@ class TaskEnd:
         return os.WEXITSTATUS(self.status) if os.WIFEXITED(self.status) else 0
 
     @property
+    def _sent(self) -> int:
+        return os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else 0
+
+    @property
     def signal(self) -> int | None:
         """The signal that ended the task or its command, if one did."""
-        sent = os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else 0
-        return signal_of(self.code, sent)
+        return signal_of(self.code, self._sent)
 
     @property
     def words(self) -> str:
         """Return `SIGKILL: out of memory, or kill -9`, or the exit code in words."""
-        number = self.signal
-        said = signal_words(number) if number else ""
-        return said or exit_words(self.code, number if not self.code else None)
+        return end_words(self.code, self._sent)
+
+
+def parse_task_ends(data: bytes) -> tuple[TaskEnd, ...]:
+    """Return the ends of tasks that did not end well, in order; a torn line is left out."""
+    whole = data[: data.rfind(b"\n") + 1]
+    return tuple(
+        TaskEnd(None if step == b"batch" else int(step), *map(int, rest))
+        for step, *rest in (found.groups() for found in _LINE.finditer(whole))
+    )

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.agent.task_ends import read_task_ends
-from nccl_inspector.model.task_end import TaskEnd
+from nccl_inspector.model.task_end import FILE, TaskEnd, parse_task_ends
 from tests.support.spank_host import Host, Node
 
 PROM = "--option=prom"
@@ -24,11 +23,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def ends(node: Node) -> tuple[TaskEnd, ...]:
-    job = os.open(node.run_dir / "jobs" / "42", os.O_DIRECTORY)
-    try:
-        return read_task_ends(job)
-    finally:
-        os.close(job)
+    return parse_task_ends((node.run_dir / "jobs" / "42" / FILE).read_bytes())
 
 
 def play(node: Node, *statuses: int, words: tuple[str, ...] = (PROM, "--step=3")) -> Host:

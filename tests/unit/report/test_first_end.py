@@ -13,8 +13,7 @@ from nccl_inspector.model.task_end import TaskEnd
 from nccl_inspector.render.comment import make_comment, read_comment
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.report.job_context import JobContext
-from nccl_inspector.report.launcher import LauncherLines
-from nccl_inspector.report.launcher import TaskEnd as LauncherEnd
+from nccl_inspector.report.launcher import LauncherEnd, LauncherLines
 from nccl_inspector.slurm.job_record import JobRecord
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import decode_head, encode
@@ -136,7 +135,10 @@ def test_what_others_gave_because_their_peer_was_gone_changes_nothing() -> None:
 
 
 def test_if_no_other_task_failed_the_one_that_did_is_named() -> None:
-    assert_names(reported(processes(), {5: (KILL, 0.0)}), 5)
+    card = reported(processes(), {5: (KILL, 0.0)})
+    assert_names(card, 5)
+    # There is no next one, so nothing is said of it.
+    assert not [e for one in card.findings for e in one.evidence if e.source == "slurm"]
 
 
 NOBODY: Mapping[str, Ends] = {
@@ -194,6 +196,25 @@ def test_a_task_that_slurm_killed_after_the_others_had_ended_in_order_is_not_nam
 def test_who_died_first_after_slurm_had_begun_to_end_the_job_is_not_named(state: str) -> None:
     record = JobRecord(42, state=state, end_s=DIED_NS // NS_PER_S - 1, sources=("sacct",))
     assert "rank 5" not in accused(reported(processes(), told(5, KILL), record))
+
+
+@pytest.mark.parametrize(("earlier_s", "names"), [(0.5, False), (1.5, True)])
+def test_slurms_end_of_a_job_is_known_to_a_second(earlier_s: float, names: bool) -> None:
+    record = JobRecord(42, state="CANCELLED", end_s=DIED_NS // NS_PER_S + 1, sources=("sacct",))
+    card = reported(processes(), {5: (KILL, 1 - earlier_s)}, record)
+    assert ("rank 5" in accused(card)) == names
+
+
+@pytest.mark.parametrize(("silent_s", "names"), [(1.0, True), (2.0, False)])
+def test_the_others_lived_if_they_gave_a_sign_in_the_second_before(
+    silent_s: float, names: bool
+) -> None:
+    beat_ns = DIED_NS - round(silent_s * NS_PER_S)
+    job = [
+        one if rank == 5 else replace(one, facts=replace(one.facts, beat_ns=beat_ns))
+        for rank, one in enumerate(processes())
+    ]
+    assert ("before any other" in reported(job, told(5, KILL)).verdict.summary) == names
 
 
 def test_a_process_that_finalized_is_not_named_for_its_exit_code() -> None:

@@ -354,7 +354,8 @@ def _have_crashed(graph: WaitGraph, wait: Wait, job: _AtEnd) -> bool:
     and they are one process, or all on one node. At any moment of a healthy job, all may be waiting
     for a rank that is always late. So either this wait is longer than those before, or the others
     waited for these ranks in a small share of the job's time. Of ranks that are all in the same
-    operation, it is not known which one crashed.
+    operation, it is not known which one crashed. If Slurm's record names the one that failed first,
+    it is that one or nobody.
     """
     roots = graph.roots(wait.place)
     if job.first and [job.names[who] for who in roots] != [job.first]:

@@ -52,7 +52,7 @@ class SeenEnd:
 class FirstEnd:
     """The task that ended first: the place of its process, its end, and how much earlier that was.
 
-    `lead_s`: seconds before the next task that did not end well; None: there was none.
+    `lead_s`: seconds before the next task that did not end well; None: all others ended well.
     """
 
     who: int

@@ -148,9 +148,11 @@ def _failed_first(first: FirstEnd, named: Sequence[tuple[str, Process]], ends: E
     name, process = named[first.who]
     who, at_s = ends.places.rank(name), first.end.at_ns / 1e9
     lead_s = first.lead_s
-    rest = ""
+    rest, evidence = "", tuple[Evidence, ...]()
     if lead_s is not None:
         rest = f"; the next task ended {duration(lead_s * 1e9)} later"
+        before = "ended before the next task"
+        evidence = (Evidence("slurm", before, lead_s, "s", None, len(named)),)
     inside = ""
     if process.operations:
         inside = " It was in an operation of NCCL, so no box tells that it was the first."
@@ -165,9 +167,7 @@ def _failed_first(first: FirstEnd, named: Sequence[tuple[str, Process]], ends: E
         f"whole up to the last event.{inside}",
         period=Period(at_s, at_s + (lead_s or 0.0)),
         entities=(who,),
-        evidence=(
-            Evidence("slurm", "ended before the next task", lead_s or 0.0, "s", None, len(named)),
-        ),
+        evidence=evidence,
         actions=(rules.KILLED.action,),
         next=show_journal(who.node, at_s, at_s) if who.node else "",
     )  # fmt: skip

@@ -116,16 +116,13 @@ def align(
     node = number_rows(piece, member)
     one = first_rows(node)
     places = _Places(member[one], number_rows(piece)[one])
-    by_member = _split(member)
+    by_member, of_member = _split(member), _split(places.member)
     for _ in range(_ROUNDS):
         links = _links(node, sure, joined, end, taken[joined])
         low = int(end.min())
         middle = medians(node, (end - low).astype(float), int(node.max()) + 1)
         lacks = _steady(_corrections(links, places.member), places, middle, links.noise)
         begin, end = begin.copy(), end.copy()
-        of_member = np.split(
-            order_groups(places.member), np.cumsum(np.bincount(places.member))[:-1]
-        )
         for rows, own in zip(by_member, of_member, strict=True):
             if len(rows):
                 line = _line(middle[own], lacks[own])
