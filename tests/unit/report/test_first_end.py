@@ -134,6 +134,11 @@ def test_what_others_gave_because_their_peer_was_gone_changes_nothing() -> None:
     assert_names(reported(processes(), ends), 5)
 
 
+@pytest.mark.parametrize(("status", "after_s"), [(TERM, 0.008), (ERROR, 0.15)])
+def test_ends_on_another_node_may_follow_soon(status: int, after_s: float) -> None:
+    assert_names(reported(processes(), told(5, SEGV) | {1: (status, after_s)}), 5)
+
+
 def test_if_no_other_task_failed_the_one_that_did_is_named() -> None:
     card = reported(processes(), {5: (KILL, 0.0)})
     assert_names(card, 5)
