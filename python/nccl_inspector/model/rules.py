@@ -186,6 +186,18 @@ KILLED: Final = Rule(
     "end and a process ended 35 s before the others; information if Slurm ended the job, if all "
     "processes were killed, or if later ones replaced them",
 )
+NODE_FAILED: Final = Rule(
+    id=RuleId("node-failed"),
+    about=About.ENDING,
+    severity=CRITICAL,
+    summary="A node of the job failed, so Slurm ended the job.",
+    meaning="Slurm's state of the job is NODE_FAIL. The node is Slurm's FailedNode. Slurm 22.05 "
+    "does not name one; then it is the only node without data, or the only one of which slurmstepd "
+    "recorded no end of a task. What its processes measured is whole up to the last event that is "
+    "there.",
+    action="look in slurmctld's log and in the node's own for why it failed; the job is not to "
+    "blame",
+)
 
 # What cost the job time.
 

@@ -19,6 +19,7 @@ from nccl_inspector.analysis.hang.find import find_hangs
 from nccl_inspector.analysis.hang.first_end import (
     FirstEnd,
     SeenEnd,
+    find_failed_node,
     find_first_end,
     seen_ends,
     wrong_clocks,
@@ -327,7 +328,8 @@ def _ending(state: str, given: JobContext, head: Head, processes: Sequence[Proce
         return Ending(head.state, exit_code=head.exit_code)
     if record is None:
         return Ending(state)
-    of_job = Ending(state, record.end_s, record.exit_code, record.signal)
+    failed = (record.failed_node or "") if state == "NODE_FAIL" else ""
+    of_job = Ending(state, record.end_s, record.exit_code, record.signal, failed)
     return of_job.of_step(_step_of(processes, given.steps))
 
 
@@ -487,7 +489,8 @@ def _build(
         timed.processes, report.names, report.coverage, tuple(missing), quality.ranks_expected,
         Ends(places, ending, timed.silences_ns, timed.doubt_ns,
              _waiting(timed.processes, report.names, hangs), how_ended,
-             None if any(one.roots for one in hangs) else first),
+             None if any(one.roots for one in hangs) else first,
+             find_failed_node(summaries, tuple(missing), ending)),
     )  # fmt: skip
     view = JobView(
         placed,

@@ -94,6 +94,9 @@ def _failed(ending: Ending, nodes: Sequence[str], findings: Sequence[Finding]) -
         return Verdict(FAILED, UNKNOWN, LOW, first.title)
     if ending.state not in FAILED_STATES:
         return None
+    node = next((one for one in findings if one.rule == rules.NODE_FAILED.id), None)
+    if node is not None:
+        return Verdict(CRASHED, "", node.confidence, node.title)
     if ending.state == "NODE_FAIL":
         waits = (one.title for one in findings if one.rule == rules.HANG_NOT_MEASURED.id)
         lost = f"{'nodes' if len(nodes) > 1 else 'node'} {node_list(nodes)} left no data behind"

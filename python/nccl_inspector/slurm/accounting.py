@@ -28,11 +28,12 @@ from nccl_inspector.slurm.values import (
     whole,
 )
 
-# Restarts, StdOut and StdErr came after 22.05: only columns that the release knows are asked for.
+# Restarts, FailedNode, StdOut and StdErr came after 22.05: only columns that the release knows are
+# asked for.
 COLUMNS = (
     "JobIDRaw", "JobID", "User", "UID", "Account", "Partition", "Cluster", "State", "ExitCode",
     "Submit", "Eligible", "Start", "End", "Restarts", "NodeList", "NNodes", "ReqTRES", "AllocTRES",
-    "TimelimitRaw", "Reason", "WorkDir", "StdOut", "StdErr", "SubmitLine", "Comment",
+    "TimelimitRaw", "Reason", "FailedNode", "WorkDir", "StdOut", "StdErr", "SubmitLine", "Comment",
     "AdminComment", "JobName",
 )  # fmt: skip
 _MINUTE_S = 60
@@ -147,6 +148,7 @@ def _run(row: Row, restart: int) -> Run:
         nodelist=optional(row["NodeList"]),
         num_nodes=number(row["NNodes"]),
         reason="" if row["Reason"] == "None" else optional(row["Reason"]),
+        failed_node=optional(row.get("FailedNode", "")),
     )
 
 

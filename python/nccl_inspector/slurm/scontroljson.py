@@ -21,7 +21,7 @@ _MINUTE_S = 60
 _TEXTS = {
     "name": "name", "user": "user_name", "account": "account", "partition": "partition",
     "cluster": "cluster", "nodelist": "nodes", "comment": "comment", "reason": "state_reason",
-    "admin_comment": "admin_comment", "submit_line": "submit_line",
+    "admin_comment": "admin_comment", "submit_line": "submit_line", "failed_node": "failed_node",
 }  # fmt: skip
 _NUMBERS = {
     "job_id": "job_id", "uid": "user_id", "restart": "restart_cnt", "num_nodes": "node_count",

@@ -117,6 +117,7 @@ def _facts(told: Mapping[str, str]) -> Facts:
         "stderr_path": get("StdErr") or None,
         "time_limit_s": seconds(get("TimeLimit")),
         "reason": "" if get("Reason") == "None" else text("Reason"),
+        "failed_node": text("FailedNode"),
     }
     found |= _identity(told) | _asked(told) | exit_facts(get("ExitCode"))
     found |= tres_facts(get("TRES"), "")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nccl_inspector.errors import RefusedError
-from nccl_inspector.model.card import CRASHED, EXIT_CRITICAL, INFO, LOW, MEDIUM, Card
+from nccl_inspector.model.card import CRASHED, EXIT_CRITICAL, HIGH, INFO, LOW, MEDIUM, Card
 from nccl_inspector.model.process import FINALIZED, NS_PER_S, Process
 from nccl_inspector.model.task_end import TaskEnd
 from nccl_inspector.render.comment import make_comment, read_comment
@@ -302,3 +302,45 @@ def test_the_record_is_carried_by_the_summary_and_checked() -> None:
     # A release before this one writes no record.
     begin = data.index(b', "task_ends"')
     assert decode_head(data[:begin] + b"}\n").task_ends == ()
+
+
+LOST = JobRecord(42, state="NODE_FAIL", exit_code=0, signal=15, sources=("sacct",))
+OF_FIRST_NODE = dict.fromkeys(range(4), (KILL, 1.0))  # Slurm killed them
+
+
+@pytest.mark.parametrize(
+    ("by_slurm", "ends", "confidence"),
+    [(True, {}, HIGH), (True, told(5, KILL), HIGH), (False, OF_FIRST_NODE, MEDIUM)],
+    ids=["Slurm names it", "Slurm names it, and it told its ends later", "no end of its tasks"],
+)
+def test_the_node_that_failed_is_named_though_all_data_are_there(
+    by_slurm: bool, ends: Ends, confidence: str
+) -> None:
+    job = processes()
+    node = job[-1].facts.node
+    card = reported(job, ends, replace(LOST, failed_node=node if by_slurm else ""))
+    assert accused(card) == {node}, card.findings
+    assert card.verdict.status == CRASHED
+    assert card.verdict.confidence == confidence
+    assert card.verdict.summary == f"node {node} failed, so Slurm ended the job"
+    assert card.exit_code == EXIT_CRITICAL
+    assert read_comment(make_comment(card)).status == CRASHED
+
+
+@pytest.mark.parametrize(
+    ("ends", "record"),
+    [
+        ({}, LOST),
+        (dict.fromkeys(range(8), (KILL, 1.0)), LOST),
+        (OF_FIRST_NODE, replace(LOST, failed_node="elsewhere")),
+        (OF_FIRST_NODE, replace(LOST, state="CANCELLED")),
+        (OF_FIRST_NODE, replace(LOST, state="CANCELLED", failed_node="nodeb")),
+    ],
+    ids=["no end was recorded", "all were", "Slurm names another one", "cancelled", "and earlier"],
+)
+def test_no_node_is_named_if_it_is_not_certain_that_it_failed(
+    ends: Ends, record: JobRecord
+) -> None:
+    card = reported(processes(), ends, record)
+    assert not accused(card)
+    assert "failed, so Slurm" not in card.verdict.summary

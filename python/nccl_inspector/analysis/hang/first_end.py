@@ -94,6 +94,25 @@ def seen_ends(summaries: Sequence[NodeSummary], wrong: Mapping[str, Clock]) -> I
             yield SeenEnd(node, replace(end, at_ns=end.at_ns - _ahead_ns(node, wrong)), who)
 
 
+def find_failed_node(
+    summaries: Sequence[NodeSummary], nodes_missing: Sequence[str], ending: Ending
+) -> str:
+    """Return the node that failed and so ended the job; empty: none did, or it is not certain.
+
+    Slurm 22.05 does not say which. slurmstepd records how the tasks end that Slurm then kills; only
+    of the node that failed it records none, or the whole node left nothing behind.
+    """
+    if ending.state != "NODE_FAIL":
+        return ""
+    heads = [one.head for one in summaries]
+    if ending.failed_node:
+        known = {*(one.node for one in heads), *nodes_missing}
+        return ending.failed_node if ending.failed_node in known else ""
+    silent = {*nodes_missing, *(one.node for one in heads if not one.task_ends)}
+    is_whole = any(one.task_ends for one in heads)
+    return silent.pop() if len(silent) == 1 and (is_whole or nodes_missing) else ""
+
+
 def find_first_end(
     seen: Sequence[SeenEnd],
     placed: Sequence[tuple[str, Process]],

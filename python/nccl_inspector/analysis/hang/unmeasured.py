@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
+from shlex import quote
 
 from nccl_inspector.analysis.coverage import Coverage
 from nccl_inspector.analysis.hang.describe import said_killed
@@ -46,7 +47,7 @@ class Ends:
     (analysis/clocks.py). `doubt_ns`: the error of the comparison of the nodes' clocks. `waiting`:
     the names of processes that waited for another one, which is known; whenever they ended, they
     only gave up. `how_ended`: as of HungJob (describe.py). `first`: which task failed first, if
-    that is known of Slurm, and if no hang names somebody.
+    that is known of Slurm, and if no hang names somebody. `failed_node`: as of `find_failed_node`.
     """
 
     places: Places
@@ -56,6 +57,7 @@ class Ends:
     waiting: frozenset[str] = frozenset()
     how_ended: Mapping[str, str] = field(default_factory=dict)
     first: FirstEnd | None = None
+    failed_node: str = ""
 
 
 def find_replaced(processes: Sequence[Process]) -> frozenset[int]:
@@ -171,6 +173,28 @@ def _failed_first(first: FirstEnd, named: Sequence[tuple[str, Process]], ends: E
         actions=(rules.KILLED.action,),
         next=show_journal(who.node, at_s, at_s) if who.node else "",
     )  # fmt: skip
+
+
+def _node_failed(ends: Ends) -> Finding:
+    """Return the finding about the node whose failure ended the job."""
+    node, by_slurm = ends.failed_node, bool(ends.ending.failed_node)
+    how = "Slurm names it as the failed node."
+    if not by_slurm:
+        how = (
+            "Slurm does not say which node it was. This is the only node that left no data, or "
+            "only data without an end of a task."
+        )
+    return Finding(
+        rule=rules.NODE_FAILED.id,
+        severity=rules.NODE_FAILED.severity,
+        confidence=HIGH if by_slurm else MEDIUM,
+        title=f"node {node} failed, so Slurm ended the job",
+        detail=how,
+        entities=_entities("node", [node]),
+        evidence=(Evidence("slurm", "failed nodes", 1, "nodes"),),
+        actions=(rules.NODE_FAILED.action,),
+        next=f"scontrol show node {quote(node)}",
+    )
 
 
 def _apart(killed: Sequence[_Killed]) -> str:
@@ -349,7 +373,7 @@ def find_unmeasured(
     named = list(zip(names, processes, strict=True))
     operations = sum(comm.enqueued for one in processes for comm in one.comms)
     return (
-        *_killed(named, ends),
+        *([_node_failed(ends)] if ends.failed_node else _killed(named, ends)),
         *_missing(nodes_missing, len(processes), ranks_expected),
         *_dropped(coverage.dropped, operations),
         *_unheard(coverage, len(processes)),
