@@ -82,6 +82,7 @@ def _environment(job: Job, rank: Rank, run: Path, lines: Path | None) -> dict[st
         "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": 30_000_000,
         "NCCL_INSPECTOR_ENABLE_P2P": 1,
         "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES": 8192,
+        "NCCL_INSPECTOR_JSON_MIN_SIZE_BYTES": 0,
         "NCCL_INSPECTOR_BUDGET_PERCENT": "1.000",
     }  # fmt: skip
     return {name: str(value) for name, value in words.items()}
