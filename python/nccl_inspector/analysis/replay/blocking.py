@@ -200,7 +200,9 @@ def blocking(
     # Being nearer to this end than to that of the other stream does not prove that either is near.
     # To overrule it takes a clear slope: if hardly anybody waits, chance decides the slope.
     much = medians(classes[rows], waited[rows] - _MUCH_SHARE * far[rows], count) > 0
-    elsewhere = constant.told & ~constant.blocks
+    # One place of the pattern may stand for several of the program, so that no distance is constant.
+    held = slope.told & slope.blocks & slope.clear & much
+    elsewhere = constant.told & ~constant.blocks & ~held
     free = slope.told & ~slope.blocks & (~constant.told | (much & slope.clear))
     blocks = ~elsewhere & ~free
     told = constant.told | slope.told | queued
