@@ -47,6 +47,7 @@ from tests.simulator.plans import Chance, Sizes
 from tests.simulator.programs import MB
 from tests.simulator.running import Phases, Plan
 from tests.simulator.solvers import EACH_OPERATION, EACH_PHASE, EACH_STEP
+from tests.simulator.together import TOGETHER
 from tests.simulator.truth import Truth, gpu_name, node_names, port_name
 
 ALWAYS = When()
@@ -683,7 +684,7 @@ _PATHS = (
     Case("storage-stall", "outside", storage(When(0.5, 0.65)), "all wait for storage for a while"),
     Case("storage-outage", "outside", storage(When(0.5, 0.51)), "all stand still for a minute"),
 )  # fmt: skip
-CASES = (*_HEALTHY, *_HEALTHY_SOLVERS, *_STRAGGLERS, *DELAYS, *_PATHS, *HANGS)
+CASES = (*_HEALTHY, *_HEALTHY_SOLVERS, *_STRAGGLERS, *DELAYS, *TOGETHER, *_PATHS, *HANGS)
 
 
 def case_of(name: str) -> Case:

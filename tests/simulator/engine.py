@@ -151,6 +151,7 @@ class World:
         self.gpu = self.gpu_usual.copy()  # times slower than the model, at this moment
         self.host_slow = np.ones(n)
         self.late = np.zeros(n)  # what a step's input keeps each host waiting, ns
+        self.experts_busy = np.ones(n)  # how many times more than usual each rank's experts get
         self.death = np.full(n, NEVER_NS)
         self.mortal = False
         self.groups: list[Group] = []
@@ -180,6 +181,7 @@ class World:
         self.gpu = self.gpu_usual.copy()
         self.host_slow = np.ones(self.n)
         self.late = np.zeros(self.n)
+        self.experts_busy = np.ones(self.n)
         self.step_begin = max(float(self.host.max()), float(self.compute_end.max()))
         self.pauses = self._draw_pauses()
         self.tampers = {}

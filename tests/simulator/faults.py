@@ -150,6 +150,31 @@ class SlowHost(Fault):
 
 
 @dataclass(frozen=True)
+class HotExperts(Fault):
+    """The experts of some ranks get more than the others' by `size`: no fault, but uneven work."""
+
+    ranks: tuple[int, ...] = (0,)
+
+    def act(self, world: World) -> None:
+        """Give them more to do."""
+        world.experts_busy[list(self.ranks)] *= 1 + self.size
+
+
+@dataclass(frozen=True)
+class LateTogether(Fault):
+    """Hosts come late to a step together, by about `size` seconds: they share an input."""
+
+    ranks: tuple[int, ...] = (0,)
+    spread: float = 0.1
+
+    def act(self, world: World) -> None:
+        """Make them late."""
+        chance = np.random.default_rng((world.seed, 27, world.step))
+        late = self.size * S * np.exp(self.spread * chance.standard_normal())
+        world.late[list(self.ranks)] += late * chance.uniform(0.98, 1.02, len(self.ranks))
+
+
+@dataclass(frozen=True)
 class SlowNic(Fault):
     """Adapters of nodes carry `1 / (1 + size)` of what they should; None: all of the node."""
 
@@ -225,6 +250,7 @@ class Logging(Fault):
 
 
 __all__ = [
-    "MS", "BusyCpus", "Fault", "LateHost", "Logging", "Pauses", "SlowCopies", "SlowGpu",
-    "SlowHost", "SlowNetwork", "SlowNic", "SlowNvlink", "SlowStorage", "Stalls", "When",
+    "MS", "BusyCpus", "Fault", "HotExperts", "LateHost", "LateTogether", "Logging", "Pauses",
+    "SlowCopies", "SlowGpu", "SlowHost", "SlowNetwork", "SlowNic", "SlowNvlink", "SlowStorage",
+    "Stalls", "When",
 ]  # fmt: skip

@@ -93,6 +93,13 @@ def _plan(chance: Chance, seed: int, sizes: Sizes, where: Machine, program: Prog
     )  # fmt: skip
 
 
+def of_program(
+    chance: Chance, seed: int, where: Machine, program: Program, wall_s: tuple[float, float]
+) -> Plan:
+    """Return a training of any program."""
+    return _plan(chance, seed, Sizes(wall_s=wall_s), where, program)
+
+
 _ANY = Sizes()
 
 

@@ -215,16 +215,33 @@ STRAGGLER: Final = Rule(
     id=RuleId("straggler"),
     about=About.SLOWNESS,
     severity=WARNING,
-    summary="A rank, or every rank of a node, is late to operations, and the others wait.",
+    summary="A rank, or all ranks of a set, are late to operations, and the others wait.",
     meaning="The time between the rank's operations is longer than that of its peers at the same "
     "place of the program. The cost is what a replay of the job with the rank at its peers' pace "
-    "saves. To be late need not be a fault: the rank may have more work. The finding says whether "
+    "saves. Ranks that are late together are one finding with one cost, because each of them alone "
+    "costs nothing: the ranks of a node or of several nodes, of a communicator (a tensor group, a "
+    "context ring), of what several communicators connect (a replica), or at one place of all "
+    "communicators of a kind (a rail). The finding names the smallest set that explains the cost. "
+    "To be late need not be a fault: the rank may have more work. The finding says whether "
     "its host or its GPU was late, if that is known.",
     action="if the host was late, check the CPUs of the node; if the GPU was late, check its "
     "clocks, power, temperature and PCIe width; if neither is known, compare the rank's input and "
     "host with the others'",
     otherwise=f"{_BY_COST}; also information if rank 0 is late seldom and for long, if a rank is "
     "late only in the job's first steps, and if there are too few records",
+)
+UNEVEN_WORK: Final = Rule(
+    id=RuleId("uneven-work"),
+    about=About.SLOWNESS,
+    severity=INFO,
+    summary="Some ranks compute longer on what the others send to them, and the others wait.",
+    meaning="In a mixture of experts, ranks whose experts get more tokens compute longer between "
+    "the two exchanges of a layer, and are as fast as the others in the rest of it. A slow GPU "
+    "would be slow everywhere, and a late host late anywhere. So it is the work that is uneven, "
+    "and nobody is accused. The cost is what the job would save if these ranks took as long as the "
+    "others.",
+    action="look at how the program divides its work: balance of the experts, capacity factor, "
+    "placement of experts",
 )
 SLOW_NETWORK: Final = Rule(
     id=RuleId("slow-network"),

@@ -13,6 +13,7 @@ from nccl_inspector.analysis.hardware.slow import SlowHardware
 from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.judge import Judged
+from nccl_inspector.analysis.replay.late_sets import LateSet, Sort
 from nccl_inspector.analysis.replay.paths import ADAPTER, NODE, RAIL
 from nccl_inspector.analysis.straggler.queue_waits import GPU, HOST, LateCall, Queued, queue_of
 from nccl_inspector.model import card, rules
@@ -190,13 +191,29 @@ def _next_of(kind: str, node: str, uuid: str) -> str:
 
 
 def _entities(cause: Cause, view: JobView) -> tuple[Entity, ...]:
-    if cause.node:
-        return (Entity("node", cause.node),)
+    if cause.among is not None:
+        return _of_set(cause.among, view)
     found = []
     for member in cause.members:
         found += [Entity("rank", view.names[member]), Entity("node", view.processes[member][0])]
         if view.gpus[member]:
             found.append(Entity("gpu", view.place(member)))
+    return tuple(found)
+
+
+def _of_set(among: LateSet, view: JobView) -> tuple[Entity, ...]:
+    """Return the nodes that are wholly in a set, and the other ranks of it with their GPUs."""
+    mine = set(among.members)
+    rest = {node for member, (node, _) in enumerate(view.processes) if member not in mine}
+    whole = dict.fromkeys(view.processes[one][0] for one in among.members)
+    if among.sort not in (Sort.NODE, Sort.NODES):
+        whole = {node: None for node in whole if node not in rest}
+    found = [Entity("node", node) for node in whole]
+    for member in among.members:
+        if view.processes[member][0] not in whole:
+            found.append(Entity("rank", view.names[member]))
+            if view.gpus[member]:
+                found.append(Entity("gpu", view.place(member)))
     return tuple(found)
 
 
@@ -213,13 +230,30 @@ def _how_often(cause: Cause) -> str:
     return f"now and then, by {duration(cause.late_ns)} (median)"
 
 
+def _who(among: LateSet, view: JobView) -> str:
+    """Return who the members of a set are, and what they have in common."""
+    if among.sort == Sort.NODE:
+        return f"all ranks of node {among.name}"
+    nodes = list(dict.fromkeys(view.processes[one][0] for one in among.members))
+    if among.sort == Sort.NODES:
+        return f"all ranks of {len(nodes)} nodes ({cut_list(nodes, _SHOWN)})"
+    ranks = cut_list([view.names[one] for one in among.members], _SHOWN)
+    where = f"{'node' if len(nodes) == 1 else 'nodes'} {cut_list(nodes, _SHOWN)}"
+    if among.sort == Sort.PLACE:
+        at = f"place {among.place}" if among.place >= 0 else f"{among.count} places"
+        return f"{ranks} ({at} of each {among.name} communicator, {where})"
+    kind = f"communicators {among.name}" if " and " in among.name else f"communicator {among.name}"
+    return f"{ranks} ({where}; they share {kind})"
+
+
 def _late_title(cause: Cause, view: JobView) -> str:
     by = f"by {duration(cause.late_ns)} (median)"
-    who = f"all ranks of node {cause.node}"
-    if cause.node and not cause.rare:
-        return f"{who} are late {by}"
-    if cause.node:
-        return f"{who} make the others wait {_how_often(cause)}"
+    if cause.among is not None:
+        who = _who(cause.among, view)
+        if cause.rare:
+            return f"{who} make the others wait {_how_often(cause)}"
+        together = "" if cause.node else "together "
+        return f"{who} are late {together}{by}"
     member = cause.members[0]
     who = f"{view.names[member]} ({view.place(member)})"
     if cause.rare:
@@ -275,8 +309,8 @@ def _late_finding(
         severity=severity(share, view.cost_min, excused=excused),
         confidence=_confidence(cause),
         title=_late_title(cause, view),
-        detail=f"{saved(share, seconds, view, cause.error_share)} The others wait for it, "
-        f"{lasting}. {why}{waited}{part}",
+        detail=f"{saved(share, seconds, view, cause.error_share)} The others wait for "
+        f"{'them' if cause.among else 'it'}, {lasting}. {why}{waited}{part}",
         period=_period(cause),
         entities=_entities(cause, view),
         evidence=tuple(evidence),
@@ -292,6 +326,31 @@ def _late_finding(
         for one in cause.members
     ]
     return finding, rows
+
+
+def _uneven_finding(cause: Cause, view: JobView) -> Finding:
+    """Return a finding about work that is uneven: about nobody, whatever it costs."""
+    share, seconds = _cost(cause, view)
+    ranks = cut_list([view.names[one] for one in cause.members], _SHOWN)
+    return Finding(
+        rule=rules.UNEVEN_WORK.id,
+        severity=INFO,
+        confidence=_confidence(cause),
+        title=f"the work is uneven: {duration(cause.late_ns)} (median) more between two exchanges "
+        f"of all with all, for {len(cause.members)} of {len(view.processes)} ranks",
+        detail=f"{saved(share, seconds, view, cause.error_share)} These ranks take longer only "
+        f"with what the others send to them ({ranks}), as ranks do whose experts get more than "
+        "others. Elsewhere they are as fast, so neither GPU nor host is slow.",
+        period=_period(cause),
+        evidence=(
+            Evidence("samples", "own gaps longer than its peers' by", cause.late_ns, "ns"),
+            cost_evidence(share),
+        ),
+        actions=(rules.UNEVEN_WORK.action,),
+        cost_s=seconds,
+        cost_share=share,
+        cause=card.STRAGGLER,
+    )
 
 
 def _straggler(
@@ -447,7 +506,9 @@ def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> CauseFindi
     for cause in judged.causes:
         if _cost(cause, view)[0] < TOLD_MIN:
             continue
-        if cause.kind == LATE:
+        if cause.uneven:
+            findings.append((card.STRAGGLER, _uneven_finding(cause, view)))
+        elif cause.kind == LATE:
             finding, rows = _late_finding(cause, view, slow)
             if not judged.seen:  # a process that was not seen may have been even later
                 finding = replace(finding, severity=INFO, confidence=LOW)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranks, or all ranks of a node, were late by their own doing and made the others wait."""
+"""Which ranks, or sets of ranks, were late by their own doing and made the others wait."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,13 +12,16 @@ from nccl_inspector.analysis.replay.costs import felt_later, period_of, total_sh
 from nccl_inspector.analysis.replay.culprits import (
     Culprit,
     FoundCulprits,
+    Runs,
     find_culprits,
+    find_runs,
     own_excess,
     spans,
-    spread_of,
 )
+from nccl_inspector.analysis.replay.late_sets import spread_of
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.analysis.replay.uneven_work import exchanges, is_uneven_work
 from nccl_inspector.analysis.replay.what_if import Replay, WhatIf
 
 _ERRORS = 4.0  # standard errors that a cost must be above 0
@@ -111,6 +114,9 @@ def late_causes(
     guilty = tuple({member for one in proved for member in one.members})
     factor = _felt_later(replay, guilty) if guilty else 1.0
     broken = (int(records.run.max()) + 1) / max(found.pieces, 1)
+    runs = (
+        find_runs(records, order, *own_excess(order, usual)) if exchanges(records).any() else None
+    )
     dismissed = [one for one in found.culprits if one not in proved]
     # What costs this much is told, though it may be chance.
     doubtful = [one for one in dismissed if _net(one) >= COST_MIN]
@@ -133,7 +139,8 @@ def late_causes(
                 end,
                 whole,
                 members=one.members,
-                node=one.node,
+                among=one.among,
+                uneven=runs is not None and _is_uneven(records, order, usual, one, runs),
                 late_ns=one.late_ns,
                 late_share=one.most_share,
                 rare=rare,
@@ -149,6 +156,12 @@ def late_causes(
     told = sum(_net(one) for one in proved)
     rest = max(sum(map(_net, dismissed)), found.imbalance_share - told, 0.0)
     return causes, replace(found, dismissed_share=rest)
+
+
+def _is_uneven(records: Records, order: Order, usual: Floats, one: Culprit, runs: Runs) -> bool:
+    """Tell whether a culprit is late only with work that it was sent (uneven_work.py)."""
+    mine = np.isin(runs.owner, one.members)
+    return is_uneven_work(records, order, usual, runs.rows[mine], runs.longest[mine])
 
 
 def _mostly_rare(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from nccl_inspector.analysis.replay.cause import LATE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.costs import WHOLE, binomial_tail
 from nccl_inspector.analysis.replay.culprits import LONG_SHARE
+from nccl_inspector.analysis.replay.late_sets import LateSet, Sort
 from nccl_inspector.analysis.slow_times.line_columns import Floats
 from nccl_inspector.analysis.slow_times.union_windows import UnionWindows, on_grid
 from nccl_inspector.model.process import NS_PER_S
@@ -75,7 +76,7 @@ class LoneStops:
             end * NS_PER_S,
             end - start >= WHOLE * active_s,
             members=self.members,
-            node=self.node,
+            among=LateSet(self.members, Sort.NODE, self.node) if self.node else None,
             late_ns=float(np.median([one.lost_s for one in self.stops])) * NS_PER_S,
             rare=True,
             once=len(self.stops) == 1,

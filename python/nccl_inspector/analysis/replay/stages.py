@@ -13,7 +13,7 @@ _SEND, _RECV = FUNCS.index("Send"), FUNCS.index("Recv")
 _EXCHANGE_SHARE = 0.98  # kernels with both / kernels with Sends or Recvs
 
 
-class _Sets:
+class Sets:
     """Sets of numbers (union-find)."""
 
     def __init__(self, count: int) -> None:
@@ -43,7 +43,7 @@ def stages(records: Records, kernel: Ints) -> Ints:
     pipeline. All others that share a communicator do the same work, unless the communicator
     contains two stages of a pipeline.
     """
-    pipelines, stages = _Sets(records.members), _Sets(records.members)
+    pipelines, stages = Sets(records.members), Sets(records.members)
     for one, others in _partners(records, kernel).items():
         pipelines.join((one, *others))
     for comm in records.comms:
@@ -81,7 +81,7 @@ def _partners(records: Records, kernel: Ints) -> dict[int, set[int]]:
 
 def parts_of_job(records: Records) -> Ints:
     """Return for each process the number of its part of the job: no communicator joins parts."""
-    parts = _Sets(records.members)
+    parts = Sets(records.members)
     for comm in records.comms:
         parts.join(comm.members)
     return parts.numbers()
