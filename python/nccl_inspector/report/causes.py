@@ -239,6 +239,8 @@ def _who(among: LateSet, view: JobView) -> str:
         return f"all ranks of {len(nodes)} nodes ({cut_list(nodes, _SHOWN)})"
     ranks = cut_list([view.names[one] for one in among.members], _SHOWN)
     where = f"{'node' if len(nodes) == 1 else 'nodes'} {cut_list(nodes, _SHOWN)}"
+    if among.sort == Sort.STAGE:
+        return f"{ranks} (a stage of the pipeline, {where})"
     if among.sort == Sort.PLACE:
         at = f"place {among.place}" if among.place >= 0 else f"{among.count} places"
         return f"{ranks} ({at} of each {among.name} communicator, {where})"

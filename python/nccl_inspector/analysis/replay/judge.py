@@ -21,6 +21,7 @@ from nccl_inspector.analysis.replay.culprits import FoundCulprits
 from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.hidden_barriers import fill_holes
 from nccl_inspector.analysis.replay.late_causes import late_causes
+from nccl_inspector.analysis.replay.late_stages import late_stages
 from nccl_inspector.analysis.replay.met_outside import met_before
 from nccl_inspector.analysis.replay.order import Order, find_order
 from nccl_inspector.analysis.replay.outside_causes import outside_causes
@@ -36,6 +37,8 @@ SEEN_TOGETHER_MAX = 0.8  # share of the ranks' long work after which all come to
 # If all ranks took what is usual, the replay must not make the job longer by more than this;
 # otherwise the replay is wrong.
 _AGAINST_MAX = 0.03
+# All ranks take longer in a time in which a stage is slow, if they cost this many times as much.
+_STAGE_TIMES = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,19 @@ def _seen(records: Records, order: Order, usual: Floats, found: FoundCulprits, l
     return ""
 
 
+def _without_stages(outside: Sequence[Cause], stages: Sequence[Cause]) -> list[Cause]:
+    """Return times in which all ranks were slow, but not those in which one stage alone was."""
+    return [
+        one
+        for one in outside
+        if not any(
+            2 * (min(one.end, stage.end) - max(one.start, stage.start)) >= one.end - one.start
+            and one.cost_share <= _STAGE_TIMES * stage.cost_share
+            for stage in stages
+        )
+    ]
+
+
 def judge_records(
     sources: Sequence[RecordSource],
     nodes: Sequence[str],
@@ -143,10 +159,12 @@ def judge_records(
     late, found = late_causes(records, order, usual, nodes, replay)
     changes = find_changes(records, order, gaps)
     faster = gaps_if_faster(records, order, gaps)
+    stages = late_stages(records, order, gaps, replay)
     causes = [
         *late,
+        *stages,
         *transfer_causes(records, order, faster, replay, changes, spots),
-        *outside_causes(records, order, replay, changes),
+        *_without_stages(outside_causes(records, order, replay, changes), stages),
     ]
     looked = len(choice.members) if choice and choice.some else len(nodes)
     must = looked if choice and choice.by_busy else len(nodes)

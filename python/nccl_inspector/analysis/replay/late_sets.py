@@ -40,6 +40,7 @@ class Sort(StrEnum):
     NODES = "nodes"  # all ranks of several nodes
     GROUP = "group"  # a communicator, or what several kinds of communicators connect
     PLACE = "place"  # the same rank in each communicator of a kind
+    STAGE = "stage"  # the stage of a pipeline (late_stages.py)
 
 
 @dataclass(frozen=True, slots=True)
