@@ -17,7 +17,7 @@ from nccl_inspector.model.sample_columns import SampleColumns
 
 Floats = NDArray[np.float64]
 START_NS = 1_795_000_000 * 10**9
-_ALL_REDUCE = FUNCS.index("AllReduce")
+_ALL_REDUCE, _ALL_TO_ALL = FUNCS.index("AllReduce"), FUNCS.index("AlltoAll")
 _LAUNCH_S = 5e-6
 _GPU_EPOCH_NS = 10**12  # a GPU's clock counts from somewhere else
 
@@ -54,6 +54,7 @@ class StepJob:
     comms: Mapping[tuple[int, ...], Sequence[tuple[int, Floats, Floats]]]  # by members
     end_s: float
     ranks: int
+    exchanging: frozenset[tuple[int, ...]] = frozenset()  # AlltoAll; all others: AllReduce
 
     def sources(
         self, clocks_s: Sequence[float] = (), drifts_ppm: Sequence[float] = ()
@@ -76,7 +77,8 @@ class StepJob:
             at = members.index(rank)
             kinds.append(
                 SampleKind(
-                    1000 + place, len(members), 1, at, 0, _ALL_REDUCE, 22, 2, 3,
+                    1000 + place, len(members), 1, at, 0,
+                    _ALL_TO_ALL if members in self.exchanging else _ALL_REDUCE, 22, 2, 3,
                     len(members), 0, f"comm{place}",
                 )
             )  # fmt: skip
@@ -192,3 +194,37 @@ def tensor_and_data_parallel(
                     free[some] = end
         now = np.maximum(now, free) + 0.005 * paces
     return StepJob({**inner, **outer}, float(now.max()), ranks)
+
+
+def expert_parallel(
+    size: int = 4, groups: int = 4, steps: int = 24, fault: Fault = Fault(), seed: int = 0,
+    hot: Fault = Fault(), late: tuple[int, float] = (0, 0.0),
+) -> StepJob:  # fmt: skip
+    """Each layer computes, sends all to all, computes with experts, and sends back.
+
+    `hot`: ranks whose experts have more to do. `late`: a rank, and how many seconds its host comes
+    late to each step.
+    """
+    rng = np.random.default_rng(seed)
+    ranks = size * groups
+    inner = {tuple(range(g * size, (g + 1) * size)): [] for g in range(groups)}  # type: ignore[var-annotated]
+    world: list[tuple[int, Floats, Floats]] = []
+    now, number = np.zeros(ranks), 0
+    for step in range(steps):
+        paces = _paces(rng, ranks, fault, step, 0.0)
+        busy = _paces(rng, ranks, hot, step, 0.0)
+        now[late[0]] += late[1]
+        for place in range(24):
+            work = 0.012 * paces * busy if place % 2 else 0.008 * paces
+            begin = now + work * (1 + 0.01 * rng.standard_normal(ranks)) + _LAUNCH_S
+            number += 1
+            for members, operations in inner.items():
+                some = list(members)
+                end = begin[some].max() + 0.0008 * (1 + 0.02 * rng.random())
+                operations.append((number, begin[some], np.full(size, end)))
+                now[some] = end
+        begin = now + 0.004 * paces + _LAUNCH_S
+        now = np.full(ranks, begin.max() + 0.02 * (1 + 0.02 * rng.random()))
+        world.append((step + 1, begin, now.copy()))
+    comms = {**inner, tuple(range(ranks)): world}
+    return StepJob(comms, float(now.max()), ranks, frozenset(inner))

@@ -79,7 +79,7 @@ def _beside_others(times: Floats, stage: int) -> Floats:
     return found
 
 
-def _slow_pieces(times: Floats, beside: Floats) -> Ints:
+def slow_pieces(times: Floats, beside: Floats) -> Ints:
     """Return the pieces in which a stage was slower than at other times, beyond chance.
 
     It must be so by its own clock (`times`), too: beside a stage that was slow for some time, the
@@ -105,7 +105,7 @@ def late_stages(records: Records, order: Order, gaps: Gaps, replay: Replay) -> l
     found = []
     for at, stage in enumerate(growth.stages[:_STAGES_MAX].tolist()):
         beside = _beside_others(growth.times, at)
-        slow = _slow_pieces(growth.times[at], beside)
+        slow = slow_pieces(growth.times[at], beside)
         members = np.flatnonzero(order.stage == stage)
         members = members[np.isin(members, records.member)]
         if len(slow) < _SLOW_MIN or len(members) < 2:
