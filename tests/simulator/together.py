@@ -218,6 +218,15 @@ def hot_experts(planner: Planner) -> Make:
     return scenario
 
 
+def long_stage(chance: Chance, seed: int) -> Scenario:
+    """Return pipelines one of whose stages always has more to do."""
+    plan = plans.pipeline(chance, seed)
+    even = replace(plan.program(), weights=())  # type: ignore[call-arg]  # of a pipeline
+    plan = replace(plan, program=lambda: replace(even))
+    fault = SlowGpu(0.2, ranks=a_stage(chance, plan))
+    return Scenario(plan, (fault,), float(chance.uniform(0.03, 0.1)), _LATE, WELL)
+
+
 def one_of_many(planner: Planner) -> Make:
     """Return jobs of which one rank is slow, and ranks of its node work closely with it."""
 
@@ -252,6 +261,7 @@ TOGETHER = (
          "all stages of a replica are late"),
     Case("set-stage", "set", late_set(plans.pipeline, a_stage, SlowGpu(0.2), When(0.5, 1.0)),
          "a stage is slower in the second half"),
+    Case("stage-uneven", "healthy", long_stage, "a stage always computes longer than the others"),
     Case("set-rail", "set", late_set(plans.rails, a_rail), "a rail of GPUs is late"),
     Case("set-switch", "set", late_set(_BESIDE, a_switch), "nodes beside each other are late"),
     Case("one-of-node", "host", one_of_many(_MIXED), "one rank is late, its node waits"),

@@ -234,14 +234,15 @@ UNEVEN_WORK: Final = Rule(
     id=RuleId("uneven-work"),
     about=About.SLOWNESS,
     severity=INFO,
-    summary="Some ranks compute longer on what the others send to them, and the others wait.",
+    summary="Some ranks have more to compute than others, and the others wait.",
     meaning="In a mixture of experts, ranks whose experts get more tokens compute longer between "
     "the two exchanges of a layer, and are as fast as the others in the rest of it. A slow GPU "
     "would be slow everywhere, and a late host late anywhere. So it is the work that is uneven, "
-    "and nobody is accused. The cost is what the job would save if these ranks took as long as the "
-    "others.",
-    action="look at how the program divides its work: balance of the experts, capacity factor, "
-    "placement of experts",
+    "and nobody is accused. A stage of a pipeline that always computes longer than the other "
+    "stages is told in the same way: it may have more layers. The cost is what the job would save "
+    "if these ranks took as long as the others.",
+    action="look at how the program divides its work: layers of the stages, balance and placement "
+    "of the experts, capacity factor",
 )
 SLOW_NETWORK: Final = Rule(
     id=RuleId("slow-network"),

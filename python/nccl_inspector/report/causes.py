@@ -334,15 +334,31 @@ def _uneven_finding(cause: Cause, view: JobView) -> Finding:
     """Return a finding about work that is uneven: about nobody, whatever it costs."""
     share, seconds = _cost(cause, view)
     ranks = cut_list([view.names[one] for one in cause.members], _SHOWN)
+    stage = cause.among is not None and cause.among.sort == Sort.STAGE
+    title = (
+        f"the work is uneven: {duration(cause.late_ns)} (median) more between two exchanges of all "
+        f"with all, for {len(cause.members)} of {len(view.processes)} ranks"
+    )
+    why = (
+        f"These ranks take longer only with what the others send to them ({ranks}), as ranks do "
+        "whose experts get more than others. Elsewhere they are as fast, so neither GPU nor host "
+        "is slow."
+    )
+    if stage:
+        title = (
+            f"the work is uneven: a stage of the pipeline computes {cause.ratio:.2f} times as long "
+            "as the others"
+        )
+        why = (
+            f"All ranks of the stage ({ranks}) take as long as each other. It may have more "
+            "layers, or an embedding."
+        )
     return Finding(
         rule=rules.UNEVEN_WORK.id,
         severity=INFO,
         confidence=_confidence(cause),
-        title=f"the work is uneven: {duration(cause.late_ns)} (median) more between two exchanges "
-        f"of all with all, for {len(cause.members)} of {len(view.processes)} ranks",
-        detail=f"{saved(share, seconds, view, cause.error_share)} These ranks take longer only "
-        f"with what the others send to them ({ranks}), as ranks do whose experts get more than "
-        "others. Elsewhere they are as fast, so neither GPU nor host is slow.",
+        title=title,
+        detail=f"{saved(share, seconds, view, cause.error_share)} {why}",
         period=_period(cause),
         evidence=(
             Evidence("samples", "own gaps longer than its peers' by", cause.late_ns, "ns"),

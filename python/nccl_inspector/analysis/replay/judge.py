@@ -130,6 +130,7 @@ def _without_stages(outside: Sequence[Cause], stages: Sequence[Cause]) -> list[C
             2 * (min(one.end, stage.end) - max(one.start, stage.start)) >= one.end - one.start
             and one.cost_share <= _STAGE_TIMES * stage.cost_share
             for stage in stages
+            if not stage.uneven
         )
     ]
 

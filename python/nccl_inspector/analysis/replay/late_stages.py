@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages of a pipeline that became slower than the other stages for some time.
+"""Stages of a pipeline that are slower than the others: for some time, or always.
 
 All ranks of a stage do the same work, and no other rank does it: if all of them are slow, nobody is
 beside them to tell what is usual. But the stage itself shows it, at other times. What all stages
-have in common, such as longer sequences, does not count.
+have in common, such as longer sequences, does not count. A stage that always computes longer than
+the others may have more layers, or an embedding: that is uneven work, and nobody's fault.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +30,7 @@ _GROWN_MIN = 1.02  # how many times longer than at other times a stage's gaps mu
 _ERRORS = 5.0  # standard deviations of the other pieces by which they must be longer
 _SPREAD_MIN = 0.002
 _SLOW_MIN = 2  # pieces
+_UNEVEN_MIN = 1.03  # times the median work of the other stages
 _COST_ERRORS = 4.0  # standard errors that a cost must be above 0
 
 
@@ -41,11 +43,16 @@ class _Growth:
     base: Floats  # by row: the usual gap in the better pieces; NaN: not known
 
 
-def _growth(records: Records, order: Order, gaps: Gaps) -> _Growth | None:
-    """Return how much longer each stage's gaps are in each piece; None: there is one stage."""
-    numbers = np.unique(order.stage[np.unique(records.member)])
+def _growth(records: Records, order: Order, gaps: Gaps, part: Ints) -> _Growth | None:
+    """Return how much longer each stage's gaps are in each piece; None: there is one stage.
+
+    `part`: the processes of one part of the job. Others are no stages of its pipeline.
+    """
+    numbers = np.unique(order.stage[part])
     pieces = int(records.piece.max()) + 1
-    rows = np.flatnonzero(~np.isnan(gaps.usual) & (order.cause >= 0))
+    rows = np.flatnonzero(
+        ~np.isnan(gaps.usual) & (order.cause >= 0) & np.isin(records.member, part)
+    )
     if len(numbers) < 2 or pieces < _PIECES_MIN or not len(rows):
         return None
     # Only gaps that are counted from the same place are compared.
@@ -97,17 +104,57 @@ def slow_pieces(times: Floats, beside: Floats) -> Ints:
         return np.flatnonzero(slow & (times >= _GROWN_MIN))
 
 
+def _members(records: Records, order: Order, stage: int) -> Ints:
+    """Return the processes of a stage that have records."""
+    members = np.flatnonzero(order.stage == stage)
+    found: Ints = members[np.isin(members, records.member)]
+    return found
+
+
+def _uneven_stage(records: Records, order: Order, replay: Replay, growth: _Growth) -> Cause | None:
+    """Return the stage that always computes longest, and what it costs beside the others."""
+    rows = np.flatnonzero(~np.isnan(growth.base))
+    # Of the gaps that are counted from one operation, the longest includes all others.
+    run = number_rows(records.member[rows], order.cause[rows])
+    work = np.zeros(int(run.max(initial=-1)) + 1)
+    np.maximum.at(work, run, growth.base[rows])
+    of_run = np.zeros(len(work), np.int64)
+    of_run[run] = np.searchsorted(growth.stages, order.stage[records.member[rows]])
+    parts = [_members(records, order, stage) for stage in growth.stages.tolist()]
+    every = np.bincount(of_run, work, minlength=len(growth.stages))
+    each: Floats = every / np.maximum([len(one) for one in parts], 1)
+    most = int(each.argmax())
+    usual = float(np.median(np.delete(each, most)))
+    if usual <= 0 or each[most] < _UNEVEN_MIN * usual or len(parts[most]) < 2:
+        return None
+    mine = np.isin(records.member, parts[most]) & ~np.isnan(growth.base)
+    gap = np.where(mine, np.nan_to_num(growth.base) * (usual / each[most] - 1), 0.0)
+    pieces = np.arange(growth.times.shape[1])
+    cause = _cause(replay, gap, tuple(parts[most].tolist()), np.ones(len(pieces)), pieces)
+    if cause is None:
+        return None
+    return replace(cause, uneven=True, whole=True, ratio=float(each[most] / usual))
+
+
 def late_stages(records: Records, order: Order, gaps: Gaps, replay: Replay) -> list[Cause]:
-    """Return the stages that were slower for some time, with the cost and the time of each."""
-    growth = _growth(records, order, gaps)
-    if growth is None:
-        return []
+    """Return the stages that were slower for some time, and those that always have more to do."""
+    present = np.unique(records.member)
+    found: list[Cause] = []
+    for part in np.unique(replay.part[present]).tolist():
+        growth = _growth(records, order, gaps, present[replay.part[present] == part])
+        if growth is not None:
+            found += _of_pipeline(records, order, gaps, replay, growth)
+    return found
+
+
+def _of_pipeline(
+    records: Records, order: Order, gaps: Gaps, replay: Replay, growth: _Growth
+) -> list[Cause]:
     found = []
     for at, stage in enumerate(growth.stages[:_STAGES_MAX].tolist()):
         beside = _beside_others(growth.times, at)
         slow = slow_pieces(growth.times[at], beside)
-        members = np.flatnonzero(order.stage == stage)
-        members = members[np.isin(members, records.member)]
+        members = _members(records, order, stage)
         if len(slow) < _SLOW_MIN or len(members) < 2:
             continue
         mine = np.isin(records.member, members) & np.isin(records.piece, slow)
@@ -118,7 +165,8 @@ def late_stages(records: Records, order: Order, gaps: Gaps, replay: Replay) -> l
         cause = _cause(replay, gap, tuple(members.tolist()), beside, slow)
         if cause is not None:
             found.append(cause)
-    return found
+    uneven = _uneven_stage(records, order, replay, growth)
+    return [*found, *([uneven] if uneven is not None else [])]
 
 
 def _cause(
