@@ -115,9 +115,9 @@ def of_communicators(records: Records, present: Ints) -> list[list[LateSet]]:
     # What several kinds make has one name: the ranks of a data group are also those at one place
     # of all tensor groups, and a replica is what tensor and pipeline groups connect.
     places = [_at_places(kind) for kind in kinds]
-    divisions = [_connected(records, [kind], present) for kind in kinds]
-    for sets in (*divisions[:1], *places[:1], *divisions[1:], *_joined(records, kinds, present),
-                 *places[1:]):  # fmt: skip
+    divisions = [_connected([kind], present) for kind in kinds]
+    joined = _joined(kinds, present)
+    for sets in (*divisions[:1], *places[:1], *divisions[1:], *joined, *places[1:]):
         some = [one for one in sets if 1 < len(one.members) <= len(present) / 2]
         division = frozenset(one.members for one in some)
         if some and division not in seen:
@@ -149,14 +149,13 @@ def name_of(comms: Sequence[RecordedComm]) -> str:
     return next((one.name for one in comms if one.name), "") or f"{comms[0].nranks} ranks"
 
 
-def _connected(
-    records: Records, some: Sequence[Sequence[RecordedComm]], present: Ints
-) -> list[LateSet]:
+def _connected(some: Sequence[Sequence[RecordedComm]], present: Ints) -> list[LateSet]:
     """Return the sets that communicators of some kinds connect."""
-    sets = Sets(records.members)
+    place = {member: at for at, member in enumerate(present.tolist())}
+    sets = Sets(len(present))
     for comm in (one for kind in some for one in kind):
-        sets.join(comm.members)
-    number = sets.numbers()[present]
+        sets.join([place[one] for one in comm.members])
+    number = sets.numbers()
     name = " and ".join(name_of(kind) for kind in some)
     return [
         LateSet(tuple(present[number == one].tolist()), Sort.GROUP, name)
@@ -169,18 +168,16 @@ def _at_places(kind: Sequence[RecordedComm]) -> list[LateSet]:
     if len({len(one.members) for one in kind}) > 1:
         return []
     return [
-        LateSet(tuple(sorted(members)), Sort.PLACE, name_of(kind), place)
+        LateSet(tuple(sorted(set(members))), Sort.PLACE, name_of(kind), place)
         for place, members in enumerate(zip(*(one.members for one in kind), strict=True))
     ]
 
 
-def _joined(
-    records: Records, kinds: Sequence[Sequence[RecordedComm]], present: Ints
-) -> Iterator[list[LateSet]]:
+def _joined(kinds: Sequence[Sequence[RecordedComm]], present: Ints) -> Iterator[list[LateSet]]:
     """Yield what communicators of some kinds connect together, such as the ranks of a replica."""
     for count in range(2, min(_JOINED_MAX, len(kinds)) + 1):
         for some in combinations(kinds, count):
-            yield _connected(records, some, present)
+            yield _connected(some, present)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats, Ints, first_rows, number_rows, quantiles
+from nccl_inspector.analysis.replay.arrays import (
+    Floats,
+    Ints,
+    distinct_pairs,
+    first_rows,
+    number_rows,
+    quantiles,
+)
 from nccl_inspector.analysis.replay.cause import LATE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.changes import GAP_NS_MIN
 from nccl_inspector.analysis.replay.costs import felt_later, period_of, replayed_s, saved_share
@@ -139,9 +146,12 @@ def _uneven_stage(records: Records, order: Order, replay: Replay, growth: _Growt
 def late_stages(records: Records, order: Order, gaps: Gaps, replay: Replay) -> list[Cause]:
     """Return the stages that were slower for some time, and those that always have more to do."""
     present = np.unique(records.member)
+    part_of = replay.part[present]
+    parts, _ = distinct_pairs(part_of, order.stage[present])
+    several = np.flatnonzero(np.bincount(parts) > 1)  # parts of the job with several stages
     found: list[Cause] = []
-    for part in np.unique(replay.part[present]).tolist():
-        growth = _growth(records, order, gaps, present[replay.part[present] == part])
+    for part in several.tolist():
+        growth = _growth(records, order, gaps, present[part_of == part])
         if growth is not None:
             found += _of_pipeline(records, order, gaps, replay, growth)
     return found
