@@ -218,12 +218,11 @@ STRAGGLER: Final = Rule(
     summary="A rank, or all ranks of a set, are late to operations, and the others wait.",
     meaning="The time between the rank's operations is longer than that of its peers at the same "
     "place of the program. The cost is what a replay of the job with the rank at its peers' pace "
-    "saves. Ranks that are late together are one finding with one cost, because each of them alone "
-    "costs nothing: the ranks of a node or of several nodes, of a communicator (a tensor group, a "
-    "context ring), of what several communicators connect (a replica), or at one place of all "
-    "communicators of a kind (a rail). The finding names the smallest set that explains the cost. "
-    "To be late need not be a fault: the rank may have more work. The finding says whether "
-    "its host or its GPU was late, if that is known.",
+    "saves. Ranks that are late together are one finding, about the smallest set that explains the "
+    "cost: all of some nodes, of a communicator, of what several communicators connect (a replica), "
+    "or at one place of all communicators of a kind (a rail). To be late need not be a fault: the "
+    "rank may have more work. The finding says whether its host or its GPU was late, if that is "
+    "known.",
     action="if the host was late, check the CPUs of the node; if the GPU was late, check its "
     "clocks, power, temperature and PCIe width; if neither is known, compare the rank's input and "
     "host with the others'",
