@@ -219,10 +219,10 @@ STRAGGLER: Final = Rule(
     meaning="The time between the rank's operations is longer than that of its peers at the same "
     "place of the program. The cost is what a replay of the job with the rank at its peers' pace "
     "saves. Ranks that are late together are one finding, about the smallest set that explains the "
-    "cost: all of some nodes, of a communicator, of what several communicators connect (a replica), "
-    "or at one place of all communicators of a kind (a rail). To be late need not be a fault: the "
-    "rank may have more work. The finding says whether its host or its GPU was late, if that is "
-    "known.",
+    "cost: all of some nodes, of a communicator, of what several communicators connect (a "
+    "replica), or at one place of all communicators of a kind (a rail). To be late need not be a "
+    "fault: the rank may have more work. The finding says whether its host or its GPU was late, if "
+    "that is known.",
     action="if the host was late, check the CPUs of the node; if the GPU was late, check its "
     "clocks, power, temperature and PCIe width; if neither is known, compare the rank's input and "
     "host with the others'",
