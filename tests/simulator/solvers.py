@@ -128,17 +128,23 @@ class RingAttention(Program):
         self.world_group = world.make_group("default_pg", [list(range(world.n))])
         self.ring = world.make_group("cp", [list(range(world.n))])
 
-    def _layer(self, world: World, ns: float) -> None:
-        after, before = (world.every + 1) % world.n, (world.every - 1) % world.n
+    def turn(self, world: World, group: Group, width: int, ns: float) -> None:
+        """Let keys go once round rings of consecutive ranks while they are computed on."""
+        first = world.every // width * width
+        after = first + (world.every - first + 1) % width
+        before = first + (world.every - first - 1) % width
         transfers = [
-            Transfer("Send", after, after, self.keys_bytes),
-            Transfer("Recv", before, before, self.keys_bytes),
+            Transfer("Send", after, after - first, self.keys_bytes),
+            Transfer("Recv", before, before - first, self.keys_bytes),
         ]
-        for _ in range(world.n - 1):
-            posted = world.post(self.ring.whole, world.every, transfers)
-            world.compute(ns / world.n, kernels=4)
+        for _ in range(width - 1):
+            posted = world.post(group.whole, world.every, transfers)
+            world.compute(ns / width, kernels=4)
             world.complete(posted, [posted.seen_from(one.peers) for one in transfers])
-        world.compute(ns / world.n, kernels=4)
+        world.compute(ns / width, kernels=4)
+
+    def _layer(self, world: World, ns: float) -> None:
+        self.turn(world, self.ring, world.n, ns)
 
     def step(self, world: World, scale: float, forward_only: bool = False) -> None:
         """Forward and backward by layers, then gradients and optimizer."""
