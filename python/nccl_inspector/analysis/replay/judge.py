@@ -23,7 +23,7 @@ from nccl_inspector.analysis.replay.hidden_barriers import fill_holes
 from nccl_inspector.analysis.replay.late_causes import late_causes
 from nccl_inspector.analysis.replay.met_outside import met_before
 from nccl_inspector.analysis.replay.order import Order, find_order
-from nccl_inspector.analysis.replay.outside_causes import outside_causes
+from nccl_inspector.analysis.replay.outside_causes import outside_causes, without_explained
 from nccl_inspector.analysis.replay.paths import Spot
 from nccl_inspector.analysis.replay.process_choice import Choice
 from nccl_inspector.analysis.replay.records import Records, RecordSource, gather
@@ -143,11 +143,9 @@ def judge_records(
     late, found = late_causes(records, order, usual, nodes, replay)
     changes = find_changes(records, order, gaps)
     faster = gaps_if_faster(records, order, gaps)
-    causes = [
-        *late,
-        *transfer_causes(records, order, faster, replay, changes, spots),
-        *outside_causes(records, order, replay, changes),
-    ]
+    transfers = transfer_causes(records, order, faster, replay, changes, spots)
+    outside = outside_causes(records, order, replay, changes)
+    causes = [*late, *transfers, *without_explained(outside, transfers)]
     looked = len(choice.members) if choice and choice.some else len(nodes)
     must = looked if choice and choice.by_busy else len(nodes)
     why_not = _seen(records, order, usual, found, must)
