@@ -43,6 +43,7 @@ from tests.simulator.hangs import HANGS
 from tests.simulator.hardware import Event
 from tests.simulator.job import Clock, Job
 from tests.simulator.making import WELL, Scenario, make_job
+from tests.simulator.networks import NETWORKS
 from tests.simulator.plans import Chance, Sizes
 from tests.simulator.programs import MB
 from tests.simulator.running import Phases, Plan
@@ -684,7 +685,9 @@ _PATHS = (
     Case("storage-stall", "outside", storage(When(0.5, 0.65)), "all wait for storage for a while"),
     Case("storage-outage", "outside", storage(When(0.5, 0.51)), "all stand still for a minute"),
 )  # fmt: skip
-CASES = (*_HEALTHY, *_HEALTHY_SOLVERS, *_STRAGGLERS, *DELAYS, *TOGETHER, *_PATHS, *HANGS)
+CASES = (
+    *_HEALTHY, *_HEALTHY_SOLVERS, *_STRAGGLERS, *DELAYS, *TOGETHER, *_PATHS, *NETWORKS, *HANGS,
+)  # fmt: skip
 
 
 def case_of(name: str) -> Case:

@@ -224,6 +224,16 @@ class World:
             return 1.0
         return float(self._weather[int(at / (0.25 * 1e9)) % len(self._weather)])
 
+    def worsen_weather(self, times: float, period_s: float, length_s: float) -> None:
+        """Make the network this many times slower for some seconds in each period."""
+        chance = np.random.default_rng((self.seed, 27))
+        weather = self._weather.copy()
+        period, length = round(4 * period_s), max(round(4 * length_s), 1)
+        for start in range(0, len(weather), period):
+            at = start + int(chance.integers(max(period - length, 1)))
+            weather[at : at + length] *= times
+        self._weather = weather
+
     # What ranks do.
 
     def make_group(
@@ -375,7 +385,8 @@ class World:
         ends = np.zeros(len(ranks))
         for transfer, other in zip(posted.transfers, peers, strict=True):
             both = np.maximum(posted.begin, other.begin)
-            slow = self.links_between(ranks, transfer.peers)
+            from_to = ranks, transfer.peers
+            slow = self.links_between(*(from_to if transfer.func == "Send" else from_to[::-1]))
             took = slow(transfer.nbytes, self.weather(float(both[0])))
             sender = posted if transfer.func == "Send" else other
             took = took * np.exp(noise.transfer * sender.z)
@@ -398,12 +409,13 @@ class World:
             ))  # fmt: skip
 
     def links_between(self, ranks: Ints, peers: Ints) -> Callable[[int, float], Floats]:
-        """Return what tells the ns of a transfer between pairs, from bytes and weather."""
+        """Return what tells the ns of a transfer from ranks to peers, from bytes and weather."""
         machine, links = self.machine, self.links
         here, there = self.node[ranks], self.node[peers]
         near = np.maximum(links.nvlink[ranks], links.nvlink[peers]) / machine.nvlink_gbs
         adapters = self.adapter
-        slow = np.maximum(links.nic[here, adapters[ranks]], links.nic[there, adapters[peers]])
+        out, into = links.nic_out[here, adapters[ranks]], links.nic_in[there, adapters[peers]]
+        slow = np.maximum(out, into)
         share = machine.nic_gbs * min(1.0, machine.nics / machine.gpus)
         far = slow * links.network / share
         away = here != there

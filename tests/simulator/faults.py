@@ -180,12 +180,15 @@ class SlowNic(Fault):
 
     nodes: tuple[int, ...] = (0,)
     nic: int | None = None
+    ways: tuple[str, ...] = ("out", "in")
 
     def act(self, world: World) -> None:
         """Slow them down."""
         for node in self.nodes:
             where = slice(None) if self.nic is None else self.nic
-            world.links.nic[node, where] *= 1 + self.size
+            for way in self.ways:
+                links = world.links.nic_out if way == "out" else world.links.nic_in
+                links[node, where] *= 1 + self.size
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,20 @@ class SlowNetwork(Fault):
 
 
 @dataclass(frozen=True)
+class Congestion(Fault):
+    """All paths are slow for some seconds in each period, at any moment of a step."""
+
+    period_s: float = 60.0
+    length_s: float = 6.0
+
+    def act(self, world: World) -> None:
+        """Draw all its times when the job begins."""
+        if not getattr(world, "congested", False):
+            world.congested = True  # type: ignore[attr-defined]  # its own memory of that
+            world.worsen_weather(1 + self.size, self.period_s, self.length_s)
+
+
+@dataclass(frozen=True)
 class SlowStorage(Fault):
     """All ranks wait `size` seconds a step for their input."""
 
@@ -235,7 +252,8 @@ class SlowCopies(Fault):
         """Slow both down."""
         world.late[self.rank] += self.size * 0.1 * S
         node, adapter = world.node[self.rank], world.adapter[self.rank]
-        world.links.nic[node, adapter] *= 1 + self.size
+        world.links.nic_out[node, adapter] *= 1 + self.size
+        world.links.nic_in[node, adapter] *= 1 + self.size
 
 
 @dataclass(frozen=True)
@@ -250,7 +268,7 @@ class Logging(Fault):
 
 
 __all__ = [
-    "MS", "BusyCpus", "Fault", "HotExperts", "LateHost", "LateTogether", "Logging", "Pauses",
-    "SlowCopies", "SlowGpu", "SlowHost", "SlowNetwork", "SlowNic", "SlowNvlink", "SlowStorage",
-    "Stalls", "When",
+    "MS", "BusyCpus", "Congestion", "Fault", "HotExperts", "LateHost", "LateTogether", "Logging",
+    "Pauses", "SlowCopies", "SlowGpu", "SlowHost", "SlowNetwork", "SlowNic", "SlowNvlink",
+    "SlowStorage", "Stalls", "When",
 ]  # fmt: skip

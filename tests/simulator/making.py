@@ -9,7 +9,7 @@ import numpy as np
 from nccl_inspector.counters.node_counters import NodeCounters
 from tests.simulator import hardware, truth
 from tests.simulator.endings import Ending
-from tests.simulator.faults import Fault
+from tests.simulator.faults import Congestion, Fault
 from tests.simulator.hardware import Event
 from tests.simulator.job import Clock, Job
 from tests.simulator.machine import S
@@ -76,7 +76,7 @@ def _next_size(tried: list[tuple[float, float]], target: float) -> float:
 def tune(plan: Plan, faults: Sequence[Fault], target: float) -> tuple[Fault, ...]:
     """Return the faults, the first as bad as to cost about `target` of the wall time."""
     steps = min(plan.steps, max(60, plan.steps // 6))
-    if any(one.when.on_share < 1 for one in faults):
+    if any(one.when.on_share < 1 or isinstance(one, Congestion) for one in faults):
         steps = plan.steps  # a part of it would have other spells
     short = replace(plan, steps=steps)
     clean = run(short)

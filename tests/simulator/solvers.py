@@ -134,19 +134,23 @@ class RingAttention(Program):
         ranks = self.machine.ranks
         return np.arange(ranks, dtype=np.intp) // (self.width or ranks)
 
-    def _layer(self, world: World, ns: float) -> None:
-        size = self.ring.size
-        first, place = world.every // size * size, world.every % size
-        after, before = (place + 1) % size, (place - 1) % size
+    def turn(self, world: World, group: Group, width: int, ns: float) -> None:
+        """Let keys go once round rings of consecutive ranks while they are computed on."""
+        first = world.every // width * width
+        after = first + (world.every - first + 1) % width
+        before = first + (world.every - first - 1) % width
         transfers = [
-            Transfer("Send", first + after, after, self.keys_bytes),
-            Transfer("Recv", first + before, before, self.keys_bytes),
+            Transfer("Send", after, after - first, self.keys_bytes),
+            Transfer("Recv", before, before - first, self.keys_bytes),
         ]
-        for _ in range(size - 1):
-            posted = world.post(self.ring.whole, world.every, transfers)
-            world.compute(ns / size, kernels=4)
+        for _ in range(width - 1):
+            posted = world.post(group.whole, world.every, transfers)
+            world.compute(ns / width, kernels=4)
             world.complete(posted, [posted.seen_from(one.peers) for one in transfers])
-        world.compute(ns / size, kernels=4)
+        world.compute(ns / width, kernels=4)
+
+    def _layer(self, world: World, ns: float) -> None:
+        self.turn(world, self.ring, self.ring.size, ns)
 
     def step(self, world: World, scale: float, forward_only: bool = False) -> None:
         """Forward and backward by layers, then gradients and optimizer."""

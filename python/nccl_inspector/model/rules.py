@@ -250,7 +250,8 @@ SLOW_NETWORK: Final = Rule(
     summary="Transfers between nodes are slow.",
     meaning="Transfers take longer than on other paths of their kind or at other times of this "
     "job, or all of them reach much less than the ports can carry. These times do not include "
-    "waiting for late ranks. It is often not known which end of a path is slow. Without exact "
+    "waiting for late ranks. `from` or `to` a node: only that direction is slow. It is often not "
+    "known which end of a path is slow. Without exact "
     "records the finding names paths of any transport that look slow, and accuses nobody.",
     action="check ports, cables and switches of the named paths; if all transfers are slow, check "
     "NCCL's settings, adapters, PCIe and GPUDirect RDMA",

@@ -14,7 +14,7 @@ from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.analysis.replay.late_sets import LateSet, Sort
-from nccl_inspector.analysis.replay.paths import ADAPTER, NODE, RAIL
+from nccl_inspector.analysis.replay.paths import ADAPTER, BOTH, IN, NODE, OUT, RAIL
 from nccl_inspector.analysis.straggler.queue_waits import GPU, HOST, LateCall, Queued, queue_of
 from nccl_inspector.model import card, rules
 from nccl_inspector.model.card import (
@@ -401,37 +401,45 @@ def _straggler(
     )
 
 
+# In which direction the transfers of a place are slow.
+_WAYS = {BOTH: "on", OUT: "from", IN: "to"}
+
+
 def _pair(nodes: Sequence[str]) -> tuple[Entity, ...]:
     return (Entity("pair", " - ".join(nodes)),)
 
 
 def _where(cause: Cause, view: JobView) -> tuple[str, tuple[Entity, ...], str]:
-    """Return where transfers were slow, as text and as entities, and the command to run next."""
+    """Return which transfers were slow, as text and as entities, and the command to run next."""
     where = cause.where
     link = "NVLink and PCIe" if cause.inside else "network"
     if where is None:
-        return f"all {link} paths", (), "nccl-inspector history --since 7d"
+        return f"on all {link} paths", (), "nccl-inspector history --since 7d"
     nodes = ", ".join(where.nodes[:_SHOWN])
     node = where.nodes[0] if where.nodes else ""
     look = f"ssh {node} nvidia-smi nvlink -s" if cause.inside else f"ssh {node} ibstat"
     ranks = tuple(Entity("rank", view.names[one]) for one in where.members)
+    way = _WAYS[where.way]
     if where.kind == NODE:
-        return f"node {nodes}", (Entity("node", node),), look
+        return f"{way} node {nodes}", (Entity("node", node),), look
     if where.kind == ADAPTER:
         found: list[Entity] = [Entity("node", node)]
         found += [Entity("gpu", view.place(one)) for one in where.members if view.gpus[one]]
         label = view.gpus[where.members[0]] or f"place {where.local}"
-        return f"{label} of node {node} and its adapter", tuple(found), look
+        return f"{way} {label} of node {node} and its adapter", tuple(found), look
     if where.kind == RAIL:
-        words = f"rail {where.local} (place {where.local} of {nodes})"
+        words = f"on rail {where.local} (place {where.local} of {nodes})"
         return words, (Entity("rail", f"rail {where.local}"),), look
     if len(where.nodes) == 1:
-        words = f"paths of {cut_list([one.name for one in ranks], _SHOWN)} ({nodes})"
+        words = f"on paths of {cut_list([one.name for one in ranks], _SHOWN)} ({nodes})"
         return words, (Entity("node", node),), look
-    # Which end of a path is slow is not known.
+    # Which end of a path is slow is not known, so all of them are looked at.
+    look = "nccl-inspector history --since 7d"
+    if len(where.nodes) <= _SHOWN:
+        look = f"srun -w {','.join(where.nodes)} --ntasks-per-node=1 ibstat"
     if len(where.nodes) == 2:
-        return f"the path between {' and '.join(where.nodes)}", _pair(where.nodes), look
-    return f"some paths between {cut_list(where.nodes, _SHOWN)}", (), look
+        return f"on the path between {' and '.join(where.nodes)}", _pair(where.nodes), look
+    return f"on some paths between {cut_list(where.nodes, _SHOWN)}", (), look
 
 
 def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
@@ -439,11 +447,12 @@ def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
     words, entities, look = _where(cause, view)
     kind = card.NVLINK if cause.inside else card.NETWORK
     than = "on other paths of their kind" if cause.whole else "at other times of this job"
+    often = f", {_how_often(cause)}" if cause.times else ", now and then" if cause.rare else ""
     finding = Finding(
         rule=(rules.SLOW_LINKS if cause.inside else rules.SLOW_NETWORK).id,
         severity=severity(share, view.cost_min),
         confidence=MEDIUM if cause.where is not None else LOW,
-        title=f"transfers on {words} take {cause.ratio:.2f} times as long",
+        title=f"transfers {words} take {cause.ratio:.2f} times as long{often}",
         detail=f"{saved(share, seconds, view, cause.error_share)} T, the time without waiting, is "
         f"{cause.ratio:.2f} times what it is {than}.",
         period=_period(cause),

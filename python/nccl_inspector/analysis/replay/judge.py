@@ -24,7 +24,7 @@ from nccl_inspector.analysis.replay.late_causes import late_causes
 from nccl_inspector.analysis.replay.late_stages import late_stages
 from nccl_inspector.analysis.replay.met_outside import met_before
 from nccl_inspector.analysis.replay.order import Order, find_order
-from nccl_inspector.analysis.replay.outside_causes import outside_causes
+from nccl_inspector.analysis.replay.outside_causes import outside_causes, without_explained
 from nccl_inspector.analysis.replay.paths import Spot
 from nccl_inspector.analysis.replay.process_choice import Choice
 from nccl_inspector.analysis.replay.records import Records, RecordSource, gather
@@ -161,12 +161,9 @@ def judge_records(
     changes = find_changes(records, order, gaps)
     faster = gaps_if_faster(records, order, gaps)
     stages = late_stages(records, order, gaps, replay)
-    causes = [
-        *late,
-        *stages,
-        *transfer_causes(records, order, faster, replay, changes, spots),
-        *_without_stages(outside_causes(records, order, replay, changes), stages),
-    ]
+    transfers = transfer_causes(records, order, faster, replay, changes, spots)
+    outside = _without_stages(outside_causes(records, order, replay, changes), stages)
+    causes = [*late, *stages, *transfers, *without_explained(outside, transfers)]
     looked = len(choice.members) if choice and choice.some else len(nodes)
     must = looked if choice and choice.by_busy else len(nodes)
     why_not = _seen(records, order, usual, found, must)

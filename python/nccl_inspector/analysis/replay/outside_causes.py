@@ -23,6 +23,8 @@ _OUTSIDE_PIECES_MIN, _OUTSIDE_SHARE_MAX = 8, 0.6
 _DENSE, _ELSEWHERE = 0.7, 0.3
 _ERRORS, _SPREAD_MIN, _REST_MIN = 4.0, 0.01, 4
 _ONE_STOP = 0.8  # share of a rank's extra time that is one stop
+# Shares of a slow time and of its cost from which on slow transfers explain it.
+_EXPLAINED_TIME, _EXPLAINED_COST = 0.5, 0.5
 STANDSTILL_S_MIN = 60.0  # shorter ones are normal in many programs
 
 
@@ -116,6 +118,25 @@ def outside_causes(records: Records, order: Order, replay: Replay, changes: Chan
     if sum(not one.whole and not one.evenly for one in found) >= HABIT_TIMES:
         return [replace(one, rare=True) for one in found]
     return found
+
+
+def without_explained(outside: Sequence[Cause], transfers: Sequence[Cause]) -> list[Cause]:
+    """Return the slow times outside communication that slow transfers do not explain.
+
+    Gaps contain waits for transfers of which no record tells that they are waits, so they grow with
+    T. A stop is nothing that transfers explain.
+    """
+
+    def explains(one: Cause, cause: Cause) -> bool:
+        common = min(one.end, cause.end) - max(one.start, cause.start)
+        most = common >= _EXPLAINED_TIME * (cause.end - cause.start)
+        return most and one.cost_share >= _EXPLAINED_COST * cause.cost_share
+
+    return [
+        cause
+        for cause in outside
+        if cause.still or cause.rare or not any(explains(one, cause) for one in transfers)
+    ]
 
 
 def with_standstills(

@@ -177,7 +177,9 @@ def _columns(source: RecordSource, comms: dict[CommKey, int], bursts: _Bursts) -
     columns, kinds = source.samples.columns(), source.samples.kinds
     which = columns.kind.astype(np.int64)
     begin = columns.start_ns + _shifts(source.samples, which, columns.start_ns)
-    end = begin + columns.time_ns
+    # By its own reading: a clock that drifts must not put an end behind the next begin.
+    ended = columns.start_ns + columns.time_ns
+    end = ended + _shifts(source.samples, which, ended)
     group = (columns.flags & SAMPLE_GROUP).astype(bool)
     for kind in kinds:
         comms.setdefault((kind.comm_id, kind.incarnation), len(comms))

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Ints, distinct_pairs, first_rows, number_rows
+from nccl_inspector.analysis.replay.arrays import (
+    Ints,
+    Mask,
+    distinct_pairs,
+    first_rows,
+    number_rows,
+)
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.model.process import FUNCS, PEER_NONE
 
@@ -79,11 +85,15 @@ def _partners(records: Records, kernel: Ints) -> dict[int, set[int]]:
     return found
 
 
-def parts_of_job(records: Records) -> Ints:
-    """Return for each process the number of its part of the job: no communicator joins parts."""
+def parts_of_job(records: Records, joining: Mask | None = None) -> Ints:
+    """Return for each process the number of its part of the job: no communicator joins parts.
+
+    `joining`: which communicators count; None: all.
+    """
     parts = Sets(records.members)
-    for comm in records.comms:
-        parts.join(comm.members)
+    for number, comm in enumerate(records.comms):
+        if joining is None or joining[number]:
+            parts.join(comm.members)
     return parts.numbers()
 
 

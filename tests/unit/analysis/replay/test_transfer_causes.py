@@ -69,8 +69,8 @@ def named(direct: float, beside: float) -> Where | None:
     records = job(direct, beside)
     order = find_order(records)
     changes = find_changes(records, order, find_gaps(records, order))
-    every = np.ones(len(records), dtype=bool)
-    return locate_then(records, changes.transfer, SLOW_PIECES, every, SPOTS)
+    then = np.isin(records.piece, SLOW_PIECES)
+    return locate_then(records, changes.transfer, then, SPOTS)
 
 
 def test_the_node_is_named_of_whose_links_alone_sends_were_slower() -> None:
