@@ -20,6 +20,7 @@ from nccl_inspector.analysis.replay.costs import saved_share
 from nccl_inspector.analysis.replay.culprits import FoundCulprits
 from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.hidden_barriers import fill_holes
+from nccl_inspector.analysis.replay.late_calls import LateCalls, hidden_share, judge_calls
 from nccl_inspector.analysis.replay.late_causes import late_causes
 from nccl_inspector.analysis.replay.met_outside import met_before
 from nccl_inspector.analysis.replay.order import Order, find_order
@@ -27,8 +28,11 @@ from nccl_inspector.analysis.replay.outside_causes import outside_causes
 from nccl_inspector.analysis.replay.paths import Spot
 from nccl_inspector.analysis.replay.process_choice import Choice
 from nccl_inspector.analysis.replay.records import Records, RecordSource, gather
+from nccl_inspector.analysis.replay.stop_calls import judge_stops
 from nccl_inspector.analysis.replay.transfer_causes import ask_transfers, transfer_causes
 from nccl_inspector.analysis.replay.what_if import Replay
+from nccl_inspector.model.card import UNKNOWN
+from nccl_inspector.model.process import Samples
 
 # Limits of the evidence needed to say that a fault of 5 % would have shown.
 SEEN_RANKS_MIN, SEEN_JOINED_MIN, SEEN_SECONDS_MIN, SEEN_UNLIKE_MAX = 0.5, 0.5, 5.0, 0.7
@@ -56,6 +60,8 @@ class Judged:
     faster: Floats | None = None  # what to add to gaps if transfers are faster (bound_gaps.py)
     looked: int = 0  # processes whose records were read
     refused: Mapping[str, int] = field(default_factory=dict)  # unreadable ones, by reason
+    usual: Floats | None = None  # the gaps of all rows at their peers' pace
+    samples: Mapping[int, Samples] = field(default_factory=dict)  # that were read, by process
 
     @property
     def active_s(self) -> float:
@@ -74,6 +80,17 @@ class Judged:
             factor[_of_kind(self.records, kind)] = value
         cost, error, _ = saved_share(ask_transfers(self.replay, [factor], self.faster), 0)
         return cost, error
+
+    def late_calls(self, cause: Cause) -> LateCalls | None:
+        """Return when the late processes of a cause called; None: not known."""
+        if self.records is None or self.order is None or self.usual is None:
+            return None
+        found = judge_calls(self.records, self.order, self.usual, cause.members, cause.late_ns)
+        if found is None or found.kind == UNKNOWN:
+            hidden = hidden_share(self.records, self.order, self.usual, cause.members)
+            stops = judge_stops(self.samples, cause.members, cause.late_ns, hidden)
+            found = stops or found
+        return found
 
     def queued_share(self, kinds: Iterable[tuple[int, int, int]]) -> float:
         """Return the share of operations of some kinds that began when their stream was free."""
@@ -166,4 +183,6 @@ def judge_records(
         faster,
         looked,
         dict(refused),
+        usual,
+        {one.member: one.samples for one in sources},
     )

@@ -84,13 +84,14 @@ class Records:
     bytes: Ints
     begin: Ints
     end: Ints
-    queued: Ints
+    queued: Ints  # from the call to the begin; 0: not known
     joined: Ints  # rows of one operation share it
     piece: Ints  # the burst, or the piece of an unbroken run; numbers ascend with time
     run: Ints  # an unbroken run of records: a burst, or everything
     members: int  # processes of the job, with or without records
     lost: int
     active_ns: int = 0  # time with operations, for which the records stand
+    within: Ints | None = None  # how exact `queued` is (SampleColumns.within_ns); None: exact
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -112,6 +113,7 @@ class _Raw:
     begin: Ints
     end: Ints
     queued: Ints
+    within: Ints
     group: Mask
 
     def take(self, which: Mask | Ints) -> "_Raw":
@@ -199,6 +201,7 @@ def _columns(source: RecordSource, comms: dict[CommKey, int], bursts: _Bursts) -
         begin[rows],
         end[rows],
         columns.queued_ns[rows],
+        columns.within_ns[rows],
         group[rows],
     ]
 
@@ -427,4 +430,5 @@ def gather(
         members=members,
         lost=sum(source.samples.lost for source in sources),
         active_ns=active_ns,
+        within=raw.within[order],
     )
