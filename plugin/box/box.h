@@ -462,8 +462,9 @@ struct box_sample {                /* 32 bytes */
 	uint16_t kind; /* index of struct box_sample_kind */
 	uint16_t peer; /* its rank + 1; 0: a collective or a group */
 	/* From the call to the begin of the kernel, at least 1; 0: not known. Known exactly of a
-	 * communicator's first 512 operations, then of one in 64, and of all with JSON lines. Of one that begins long
-	 * after the operation before it has ended, it is known within a fraction of a second. */
+	 * communicator's first 512 operations, then of one in 64, and of all with JSON lines. Of
+	 * one that begins long after the operation before it has ended, it is known within a
+	 * fraction of a second. */
 	uint32_t queued_us;
 	/* Bytes are mantissa << (size_class - 15), rounded down; for size_class < 15 just
 	 * mantissa. */

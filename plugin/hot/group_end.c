@@ -60,11 +60,10 @@ void track_member_over(struct track *track, struct box_comm *comm, struct box_op
 	if (number &&
 	    groups_member_over(
 		&track->groups, number, atomic_load_explicit(&op->gpu_start_ns, relaxed),
-		timed ? atomic_load_explicit(&op->gpu_stop_ns, relaxed) : 0,
-		index,
+		timed ? atomic_load_explicit(&op->gpu_stop_ns, relaxed) : 0, index,
 		/* Of the others it is when the sweep saw them. */
 		record_is_called(track, index) ? atomic_load_explicit(&op->enqueue_tick, relaxed)
-					       : 0,
+		                               : 0,
 		timed ? comm->nranks : 0, &facts))
 		group_account(track, track_comm_index(track, comm), &facts);
 }

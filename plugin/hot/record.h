@@ -46,9 +46,10 @@ static inline bool record_is_called(const struct track *track, uint64_t order)
 
 /* The time from the call to the kernel's begin (GPU's clock) in us, at least 1. For an operation
  * with the time of its call. */
-__attribute__((noinline, unused)) static uint32_t
-record_queued_us(const struct track *track, const struct box_comm *comm, uint64_t began_gpu_ns,
-                 uint64_t tick)
+__attribute__((noinline, unused)) static uint32_t record_queued_us(const struct track *track,
+                                                                   const struct box_comm *comm,
+                                                                   uint64_t began_gpu_ns,
+                                                                   uint64_t tick)
 {
 	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, memory_order_relaxed);
 	int64_t before = atomic_load_explicit(&comm->clock_ahead_before_ns, memory_order_relaxed);
@@ -86,11 +87,11 @@ static inline __attribute__((always_inline)) void record_operation(struct track 
 	end->index = (uint32_t)atomic_load_explicit(&op->sequence, memory_order_relaxed) + !peer;
 	end->kind = (uint16_t)key; /* KEYS_NONE becomes ENDS_NO_KEY */
 	end->peer = (uint16_t)(peer < BOX_SAMPLE_PEER_BEYOND ? peer : BOX_SAMPLE_PEER_BEYOND);
-	end->queued_us = is_called
-	                     ? record_queued_us(
-				   track, &track->box->comms[comm], start,
-				   atomic_load_explicit(&op->enqueue_tick, memory_order_relaxed))
-	                     : (uint32_t)order;
+	end->queued_us =
+	    is_called
+	        ? record_queued_us(track, &track->box->comms[comm], start,
+	                           atomic_load_explicit(&op->enqueue_tick, memory_order_relaxed))
+	        : (uint32_t)order;
 	end->mantissa = record_mantissa(bytes);
 	end->flags = (uint8_t)(record_flags(track) | (is_called ? 0 : ENDS_ORDER));
 	end->channels = (uint8_t)(atomic_load_explicit(&op->kind, memory_order_relaxed) >> 24);

@@ -9,8 +9,8 @@ void call_times_note(struct call_times *times, const struct track *track)
 
 	times->before_tick[at] = clock_ticks();
 	for (unsigned i = 0; i < BOX_LIVE_COMMS; i++)
-		times->called[at][i] = (uint32_t)atomic_load_explicit(&track->comms[i].index,
-		                                                      memory_order_relaxed);
+		times->called[at][i] =
+		    (uint32_t)atomic_load_explicit(&track->comms[i].index, memory_order_relaxed);
 	times->after_tick[at] = clock_ticks();
 	times->rounds++;
 }
@@ -27,9 +27,9 @@ bool call_times_find(const struct call_times *times, unsigned comm, uint32_t ord
 	unsigned known = times->rounds < CALL_ROUNDS ? times->rounds : CALL_ROUNDS, back = 0;
 
 	/* From the latest round back: most operations are over soon after they were called. */
-	while (back < known && (int32_t)(times->called[(times->rounds - 1 - back) % CALL_ROUNDS]
-	                                              [comm] -
-	                                 order) >= 0)
+	while (back < known &&
+	       (int32_t)(times->called[(times->rounds - 1 - back) % CALL_ROUNDS][comm] - order) >=
+	           0)
 		back++;
 	if (!back)
 		return false;

@@ -13,7 +13,7 @@
 #define CALL_ROUNDS 64u /* that are remembered: 16 s of rounds of a quarter of a second */
 
 struct call_times {
-	unsigned rounds; /* noted so far; wraps */
+	unsigned rounds;                                            /* noted so far; wraps */
 	uint64_t before_tick[CALL_ROUNDS], after_tick[CALL_ROUNDS]; /* the counting was between */
 	uint32_t called[CALL_ROUNDS][BOX_LIVE_COMMS];               /* low 32 bits */
 };

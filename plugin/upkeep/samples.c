@@ -186,8 +186,9 @@ static uint16_t kind_of(struct samples *samples, unsigned comm, const struct box
 static bool is_after_gap(struct samples_comm *comm, const struct box_sample *end)
 {
 	uint64_t start = get(&end->start_ns);
+	bool is_joint = end->peer || end->flags & BOX_SAMPLE_GROUP;
 	bool is_long = start > comm->stop_ns + GAP_NS ||
-	               start - comm->after_gap_ns + SAME_BEGIN_NS < 2 * SAME_BEGIN_NS;
+	               (is_joint && start - comm->after_gap_ns + SAME_BEGIN_NS < 2 * SAME_BEGIN_NS);
 
 	if (is_long)
 		comm->after_gap_ns = start;
@@ -225,7 +226,7 @@ static struct sample_queued about(const struct samples *samples, unsigned comm,
 	uint64_t queued_us = called_ns < began_ns ? (began_ns - called_ns) / 1000 + 1 : 1;
 
 	return (struct sample_queued){ queued_us < UINT32_MAX ? (uint32_t)queued_us : UINT32_MAX,
-		                       (uint8_t)(bits << BOX_SAMPLE_WITHIN_SHIFT) };
+	                               (uint8_t)(bits << BOX_SAMPLE_WITHIN_SHIFT) };
 }
 
 static struct sample_queued queued_of(struct samples *samples, unsigned comm,

@@ -8,9 +8,9 @@ mostly before its GPU is done with the operation before, its GPU is late.
 
 A program may wait for its GPU before it calls (it reads the loss, it has no work to do meanwhile),
 and a CUDA graph calls when the GPU gets there. Then a slow GPU makes the calls late, too. That part
-of the gap is what peers spend before their calls: the larger it is, the less do late calls tell. They do
-tell if the GPU is as slow behind the calls, or if it is at its peers' pace in the operations that
-follow and were called in time.
+of the gap is what peers spend before their calls: the larger it is, the less late calls tell.
+Something is told if the GPU is as slow behind the calls, or if it is at its peers' pace in the
+operations that follow and were called in time.
 """
 
 from collections.abc import Sequence
