@@ -228,6 +228,8 @@ def _late_title(cause: Cause, view: JobView) -> str:
     who = f"{view.names[member]} ({view.place(member)})"
     if cause.rare:
         return f"{who} makes the others wait {_how_often(cause)}"
+    if not cause.whole:  # the share of all gaps would say nothing of these
+        return f"{who} is late {by}, for {elapsed((cause.end - cause.start) / 1e9)}"
     often = f"{cause.late_share:.0%}" if cause.late_share >= 0.01 else "less than 1%"
     return f"{who} is late {by}, in {often} of its gaps between operations"
 
@@ -420,16 +422,32 @@ def _own_doing(cause: Cause) -> str:
     return ""
 
 
-def _outside_finding(cause: Cause, view: JobView) -> Finding:
+def _late_meanwhile(cause: Cause, every: Sequence[Cause], view: JobView) -> str:
+    """Return who is late in the time of a cause, as words; empty: nobody."""
+    late = [
+        f"node {one.node}" if one.node else view.names[one.members[0]]
+        for one in every
+        if one.kind == LATE and one.start < cause.end and one.end > cause.start
+        if _cost(one, view)[0] >= TOLD_MIN
+    ]
+    return cut_list(late, _SHOWN) if late else ""
+
+
+def _outside_finding(cause: Cause, every: Sequence[Cause], view: JobView) -> Finding:
     share, seconds = _cost(cause, view)
     own = _own_doing(cause)
+    late = _late_meanwhile(cause, every, view)
+    who = (
+        f"It is time besides that in which the others wait for {late}"
+        if late
+        else "The ranks do not wait for one of them"
+    )
     return Finding(
         rule=rules.SLOW_OUTSIDE.id,
         severity=INFO if own else severity(share, view.cost_min),
         confidence=LOW if own else MEDIUM,
         title=_outside_title(cause),
-        detail=f"{saved(share, seconds, view, 0.0)} T is as usual, and the ranks do not wait for "
-        f"one of them.{own}",
+        detail=f"{saved(share, seconds, view, 0.0)} T is as usual. {who}.{own}",
         period=_period(cause),
         evidence=(
             Evidence("boxes", "more time outside operations than usual", seconds, "s")
@@ -455,13 +473,15 @@ def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> CauseFindi
             continue
         if cause.kind == LATE:
             finding, rows = _late_finding(cause, judged, view, slow)
-            if not judged.seen:  # a process that was not seen may have been even later
+            if (
+                not judged.seen and not judged.proves
+            ):  # a process that was not seen may have been even later
                 finding = replace(finding, severity=INFO, confidence=LOW)
                 rows = [replace(one, flagged=False, confidence=LOW) for one in rows]
             findings.append((card.STRAGGLER, finding))
             stragglers += rows
         elif cause.kind == OUTSIDE:
-            findings.append((card.OUTSIDE, _outside_finding(cause, view)))
+            findings.append((card.OUTSIDE, _outside_finding(cause, judged.causes, view)))
         else:
             findings.append(_transfer_finding(cause, view))
     return CauseFindings(tuple(findings), tuple(stragglers))

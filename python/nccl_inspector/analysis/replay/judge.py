@@ -62,6 +62,7 @@ class Judged:
     refused: Mapping[str, int] = field(default_factory=dict)  # unreadable ones, by reason
     usual: Floats | None = None  # the gaps of all rows at their peers' pace
     samples: Mapping[int, Samples] = field(default_factory=dict)  # that were read, by process
+    proves: bool = False  # what was found holds, although a fault of missing ranks would not show
 
     @property
     def active_s(self) -> float:
@@ -111,15 +112,17 @@ def _of_kind(records: Records, kind: tuple[int, int, int]) -> Mask:
     return found
 
 
-def _seen(records: Records, order: Order, usual: Floats, found: FoundCulprits, looked: int) -> str:
+def _seen(
+    records: Records, order: Order, usual: Floats, found: FoundCulprits, looked: int, joined: float
+) -> str:
     """Return what is missing for a fault of 5 % to show; empty: nothing.
 
-    `looked`: in the records of how many processes a fault had to show.
+    `looked`: in the records of how many processes a fault had to show. `joined`: the share of the
+    operations of which enough ranks have records.
     """
     ranks = len(np.unique(records.member))
     if ranks < SEEN_RANKS_MIN * looked:
         return f"only {ranks} of {looked} processes have records"
-    joined = float(np.mean(~np.isnan(order.transfer)))
     if joined < SEEN_JOINED_MIN:
         return f"only {joined:.0%} of the sampled operations have records of all their ranks"
     if found.seconds < SEEN_SECONDS_MIN or found.pieces < 1:
@@ -167,7 +170,11 @@ def judge_records(
     ]
     looked = len(choice.members) if choice and choice.some else len(nodes)
     must = looked if choice and choice.by_busy else len(nodes)
-    why_not = _seen(records, order, usual, found, must)
+    whole = ~np.isnan(order.transfer)
+    why_not = _seen(records, order, usual, found, must, float(np.mean(whole)))
+    # What those that are there have in common is known, also if others are missing.
+    enough = float(np.mean(whole | ~np.isnan(order.waited)))
+    proves = not why_not or not _seen(records, order, usual, found, must, enough)
     return Judged(
         tuple(sorted(causes, key=lambda one: -one.cost_share)),
         not why_not,
@@ -185,4 +192,5 @@ def judge_records(
         dict(refused),
         usual,
         {one.member: one.samples for one in sources},
+        proves,
     )

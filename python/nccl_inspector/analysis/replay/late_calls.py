@@ -19,7 +19,7 @@ from math import sqrt
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats, Mask, medians, medians_of_others
+from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, medians, medians_of_others
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.model.card import GPU, HOST, UNKNOWN
@@ -31,8 +31,10 @@ SHORT_SHARE = 1 / 3  # of what is typical of its lateness: shorter delays are an
 _EXACT_MIN = 8  # operations whose calls were timed; with fewer, those known from rounds count, too
 _FEW = 3  # operations; of fewer each must be late for long
 _LONG_NS = 100_000_000  # ns: such a delay is no chance, even if it happened once
+_ALIKE, _NEARLY_NONE = 1.05, 0.1  # of the usual gap; of the lateness
 _GPU_MAX = 0.5  # share of the lateness that is before the call: most of it is behind it
 _HIDDEN_MAX = 0.7  # share of its gap that a peer spends before the call: calls tell too little
+_BEHIND_MIN = 0.1  # share of its gap that a peer spends behind the call, to compare with it
 _AS_SLOW = 0.5  # slowness behind the call, as a part of that before it
 _SIGMAS = 2.0  # of the share
 # The operations that follow a late one, in which a GPU would show that it is slow.
@@ -96,11 +98,11 @@ def _calls(records: Records, order: Order, usual: Floats) -> _Calls:
     )
 
 
-def _usual_calls(order: Order, calls: _Calls, mine: Mask, rows: Mask) -> Floats:
+def _usual_calls(order: Order, calls: _Calls, mine: Mask, rows: Ints) -> Floats:
     """Return what peers spend before the call, for some rows: at that place, or at others."""
     told = np.flatnonzero(calls.exact & ~mine)
     if not len(told):
-        return np.full(int(rows.sum()), np.nan)
+        return np.full(len(rows), np.nan)
     gaps = float(np.maximum(calls.gap[told], 0.0).sum())
     share = min(1.0, float(calls.before[told].sum()) / gaps) if gaps else 0.0
     found: Floats = np.minimum(np.nan_to_num(calls.usual[rows]), calls.gap[rows]) * share
@@ -139,7 +141,8 @@ def kind_of(share: float, error: float, hidden: float) -> str:
         return HOST
     # It is as slow behind the call, where no host has a part in it.
     behind = (1 - share - error) * hidden
-    if behind >= _AS_SLOW * (share + error) * (1 - hidden) and behind > 0:
+    seen = hidden <= 1 - _BEHIND_MIN
+    if seen and behind > 0 and behind >= _AS_SLOW * (share + error) * (1 - hidden):
         return GPU
     return UNKNOWN
 
@@ -163,13 +166,14 @@ def judge_calls(
     calls = _calls(records, order, usual)
     excess = np.nan_to_num(calls.gap - calls.usual)
     late = mine & (excess >= max(_LATE_NS_MIN, SHORT_SHARE * late_ns)) & ~order.queued
-    rows = late & calls.exact
-    if np.count_nonzero(rows) < _EXACT_MIN:
-        rows = late & calls.known
-    count = int(np.count_nonzero(rows))
+    exact = late & calls.exact
+    rows = np.flatnonzero(exact if np.count_nonzero(exact) >= _EXACT_MIN else late & calls.known)
     peers = _usual_calls(order, calls, mine, rows)
-    late_by = excess[rows]
-    if not count or np.isnan(peers).any() or (count < _FEW and late_by.mean() < _LONG_NS):
+    # Peers that spend more before their calls than what is usual in all had another gap.
+    alike = peers <= np.maximum(_ALIKE * calls.usual[rows], _NEARLY_NONE * excess[rows])
+    rows, peers = rows[alike], peers[alike]
+    count, late_by = len(rows), excess[rows]
+    if not count or (count < _FEW and late_by.mean() < _LONG_NS):
         return None
     later = calls.before[rows] - peers
     total = float(late_by.sum())

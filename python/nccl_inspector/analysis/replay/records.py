@@ -59,12 +59,13 @@ class RecordedComm:
     ordinal: int
     members: tuple[int, ...]  # processes with records of it
     left_out: int = 0  # ranks whose records were not read
+    missing: int = 0  # ranks of which there are no records, and at least as many others have some
     hidden: bool = False  # its operations have no records and were put in (hidden_barriers.py)
 
     @property
     def looked(self) -> int:
-        """How many ranks have a record of an operation if none is missing."""
-        return self.nranks - self.left_out
+        """How many ranks have a record of an operation if they have all of them."""
+        return self.nranks - self.left_out - self.missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +335,11 @@ def _cut_again(run: Ints, piece: Ints, pieces: Ints, aligned: Ints) -> Ints:
     return number_rows(run, np.clip(aligned, first[run], last[run]))
 
 
+def _missing(nranks: int, have: int) -> int:
+    """Return how many ranks lack records, if those that have some can speak for the others."""
+    return nranks - have if 0 < nranks - have <= have else 0
+
+
 def _comms(
     raw: _Raw, ids: dict[CommKey, int], sources: Sequence[RecordSource], left_out: Mapping[int, int]
 ) -> tuple[RecordedComm, ...]:
@@ -358,6 +364,7 @@ def _comms(
             ordinals[key],
             members[place],
             left_out.get(key[0], 0),
+            _missing(facts[key].nranks - left_out.get(key[0], 0), len(members[place])),
         )
         for key, place in ids.items()
     )

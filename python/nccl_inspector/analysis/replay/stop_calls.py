@@ -135,13 +135,15 @@ def judge_stops(
     spread = sum((one.later_ns - share * one.late_ns) ** 2 + one.variance for one in found)
     error = 2 * sqrt(spread) / total
     count = len(found)
+    # A GPU that stands still does so anywhere: not each time where its host waits for it.
+    each = hidden ** max(1, count // len(members))
     return LateCalls(
-        kind_of(share, error, hidden),
+        kind_of(share, error, each),
         count,
         total / count,
         later / count,
         error * total / count,
         float(np.median([one.queued_ns for one in found])),
         None,
-        hidden,
+        each,
     )
