@@ -3,7 +3,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -38,6 +38,7 @@ class Fault(ABC):
     size: float = 0.05
     when: When = When()
     grows: bool = False  # from nothing at the job's begin to twice the size at its end
+    late_by: ClassVar[str] = ""  # what makes ranks late: their host or their GPU
 
     @abstractmethod
     def act(self, world: World) -> None:
@@ -58,6 +59,7 @@ class Fault(ABC):
 class SlowGpu(Fault):
     """GPUs compute slower by `size`."""
 
+    late_by = "gpu"
     ranks: tuple[int, ...] = (0,)
 
     def act(self, world: World) -> None:
@@ -69,6 +71,7 @@ class SlowGpu(Fault):
 class LateHost(Fault):
     """Hosts come late to a step, by `size` seconds; their input, or something in their way."""
 
+    late_by = "host"
     ranks: tuple[int, ...] = (0,)
     spread: float = 0.1
 
@@ -83,6 +86,7 @@ class LateHost(Fault):
 class Pauses(Fault):
     """Hosts stand still for `size` seconds once in `period_s`, wherever they are in the step."""
 
+    late_by = "host"
     ranks: tuple[int, ...] = (0,)
     period_s: float = 60.0
 
@@ -103,6 +107,7 @@ class Pauses(Fault):
 class Stalls(Fault):
     """Hosts stand still together for about `size` seconds, at intervals; `most`: how often."""
 
+    late_by = "host"
     ranks: tuple[int, ...] = (0,)
     period_s: float = 60.0
     most: int = 1_000_000
@@ -126,6 +131,7 @@ class Stalls(Fault):
 class BusyCpus(Fault):
     """The CPUs of nodes are busy with something else: all that hosts do takes longer."""
 
+    late_by = "host"
     nodes: tuple[int, ...] = (0,)
 
     def act(self, world: World) -> None:
@@ -142,6 +148,7 @@ class BusyCpus(Fault):
 class SlowHost(Fault):
     """Hosts take longer by `size` for all that they do: their clock is low, or they are shared."""
 
+    late_by = "host"
     ranks: tuple[int, ...] = (0,)
 
     def act(self, world: World) -> None:

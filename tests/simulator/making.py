@@ -154,6 +154,11 @@ def _period(scenario: Scenario, done: Run) -> tuple[float, float] | None:
     return start, end if scenario.period[1] < 1 else done.wall_ns / S
 
 
+def _late_by(scenario: Scenario) -> str:
+    kinds = {one.late_by for one in scenario.faults}
+    return kinds.pop() if len(kinds) == 1 and truth.STRAGGLER in scenario.causes else ""
+
+
 def make_job(scenario: Scenario, seed: int) -> tuple[Job, Truth]:
     """Return the job, and what is true of it."""
     done, clean = _simulate(scenario)
@@ -176,7 +181,8 @@ def make_job(scenario: Scenario, seed: int) -> tuple[Job, Truth]:
     cost_s = (done.wall_ns - clean.wall_ns) / S if scenario.faults else 0.0
     return job, Truth(
         scenario.statuses, scenario.causes, scenario.guilty, scenario.related, scenario.noted,
-        scenario.nameable, _period(scenario, done), cost_s, job.wall_ns / S, transfers,
+        scenario.nameable, _late_by(scenario), _period(scenario, done), cost_s, job.wall_ns / S,
+        transfers,
     )  # fmt: skip
 
 

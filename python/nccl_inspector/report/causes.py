@@ -13,13 +13,15 @@ from nccl_inspector.analysis.hardware.slow import SlowHardware
 from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.judge import Judged
+from nccl_inspector.analysis.replay.late_calls import LateCalls
 from nccl_inspector.analysis.replay.late_sets import LateSet, Sort
 from nccl_inspector.analysis.replay.paths import ADAPTER, BOTH, IN, NODE, OUT, RAIL
-from nccl_inspector.analysis.straggler.queue_waits import GPU, HOST, LateCall, Queued, queue_of
 from nccl_inspector.model import card, rules
 from nccl_inspector.model.card import (
     CRITICAL,
+    GPU,
     HIGH,
+    HOST,
     INFO,
     LOW,
     MEDIUM,
@@ -38,7 +40,6 @@ from nccl_inspector.model.wording import cut_list, duration, elapsed
 CRITICAL_SHARE = 0.5
 _SHOWN = 4
 OUTSIDE_S_MIN = 60.0  # shorter times outside communication are normal in many programs
-_EARLY_SHARE = 0.3  # share of its lateness by which a late rank waits less than its peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,51 +120,52 @@ def _period(cause: Cause) -> Period:
     return Period(cause.start / 1e9, cause.end / 1e9)
 
 
-def _late_calls(cause: Cause, member: int, view: JobView) -> list[LateCall]:
-    """Return the kinds of operation in which a process was late; their queue waits are compared."""
-    name = view.names[member]
-    found = []
-    for comm in view.communicators:
-        rank = next((r for r, one in comm.members.items() if one.place.name == name), None)
-        for figures in comm.figures if rank is not None else ():
-            own = figures.medians.get(rank) if rank is not None else None
-            others = sorted(ns for other, ns in figures.medians.items() if other != rank)
-            if own is None or not others or rank is None:
-                continue
-            late_ns = others[len(others) // 2] - own
-            if late_ns >= _EARLY_SHARE * cause.late_ns:
-                found.append(LateCall(comm, rank, figures.kind, late_ns))
-    return found
-
-
 def _kind(
-    cause: Cause, member: int, view: JobView, slow: SlowHardware
-) -> tuple[str, Queued | None]:
-    queued = queue_of(_late_calls(cause, member, view))
+    cause: Cause, judged: Judged, view: JobView, slow: SlowHardware
+) -> tuple[str, LateCalls | None]:
+    """Return what made a process late: host, gpu or unknown; and its calls if they decide it."""
+    calls = judged.late_calls(cause)
+    member = cause.members[0]
     by_counters = slow.kind_of(view.processes[member][0], view.gpus[member])
-    if queued is None or queued.kind == UNKNOWN:
+    if calls is None or calls.kind == UNKNOWN:
         return by_counters, None
-    if by_counters not in (UNKNOWN, queued.kind):
-        return UNKNOWN, queued
-    return queued.kind, queued
+    if by_counters not in (UNKNOWN, calls.kind):
+        return UNKNOWN, calls
+    return calls.kind, calls
 
 
-_WHY = {
-    GPU: "It called in time and its GPU was behind",
-    HOST: "Its host called late",
-    UNKNOWN: "Whether its host or its GPU was late is not known",
-}
-# The same where only counters speak for it: they do not say when it called.
+# What only counters speak for: they do not say when it called.
 _WHY_BY_COUNTERS = {
     GPU: "When it called is not known; its GPU's counters say that the GPU may be behind",
     HOST: "When it called is not known; its node's counters say that the host may be late",
-    UNKNOWN: _WHY[UNKNOWN],
+    UNKNOWN: "Whether its host or its GPU was late is not known",
 }
 _LATE_ACTIONS = {
     GPU: "check clocks, power, temperature and PCIe width of this GPU",
     HOST: "check the CPUs of this node: data loader, other tasks, binding",
     UNKNOWN: "compare its input and host with the others': it is late, which need not be a fault",
 }
+
+
+def _why_late(kind: str, calls: LateCalls | None) -> str:
+    """Return why a process is late, as a sentence without its stop."""
+    if calls is None:
+        return _WHY_BY_COUNTERS[kind]
+    if kind == UNKNOWN:
+        return (
+            "Its calls and the counters of its node contradict each other: whether its host or its "
+            "GPU was late is not known"
+        )
+    late = duration(calls.late_ns)
+    if kind == HOST:
+        return (
+            f"Its host called late: it begins {late} after the others because it calls "
+            f"{duration(max(calls.called_late_ns, 0.0))} later"
+        )
+    return (
+        f"It called in time and its GPU was behind: it begins {late} after the others, and calls "
+        f"{duration(max(calls.called_late_ns, 0.0))} later"
+    )
 
 
 def _host_time(member: int, view: JobView) -> list[Evidence]:
@@ -184,10 +186,12 @@ def _host_time(member: int, view: JobView) -> list[Evidence]:
 
 
 def _next_of(kind: str, node: str, uuid: str) -> str:
-    if kind == HOST:
-        return f"ssh {node} 'uptime; ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -20'"
+    cpus = "uptime; ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -20"
     which = f" -i {uuid}" if uuid else ""
-    return f"ssh {node} nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,ECC{which}"
+    gpu = f"nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,ECC{which}"
+    if kind == HOST:
+        return f"ssh {node} '{cpus}'"
+    return f"ssh {node} {gpu}" if kind == GPU else f"ssh {node} '{cpus}; {gpu}'"
 
 
 def _entities(cause: Cause, view: JobView) -> tuple[Entity, ...]:
@@ -260,29 +264,33 @@ def _late_title(cause: Cause, view: JobView) -> str:
     who = f"{view.names[member]} ({view.place(member)})"
     if cause.rare:
         return f"{who} makes the others wait {_how_often(cause)}"
+    if not cause.whole:  # the share of all gaps would say nothing of these
+        return f"{who} is late {by}, for {elapsed((cause.end - cause.start) / 1e9)}"
     often = f"{cause.late_share:.0%}" if cause.late_share >= 0.01 else "less than 1%"
     return f"{who} is late {by}, in {often} of its gaps between operations"
 
 
 def _late_finding(
-    cause: Cause, view: JobView, slow: SlowHardware
+    cause: Cause, judged: Judged, view: JobView, slow: SlowHardware
 ) -> tuple[Finding, list[Straggler]]:
     share, seconds = _cost(cause, view)
     member = cause.members[0]
-    kind, queued = _kind(cause, member, view, slow)
+    kind, calls = _kind(cause, judged, view, slow)
     node = view.processes[member][0]
     excused = (cause.leader and cause.rare) or cause.starting or cause.doubtful
     evidence = [
         Evidence("samples", "own gaps longer than its peers' by", cause.late_ns, "ns"),
         cost_evidence(share),
     ]
-    if queued is not None:
-        evidence.append(
-            Evidence("boxes", "mean wait in its GPU's queue", queued.wait_ns, "ns",
-                     queued.peers_ns, queued.looks)
-        )  # fmt: skip
+    if calls is not None:
+        evidence += [
+            Evidence("samples", "calls late operations later than its peers by",
+                     calls.called_late_ns, "ns", calls.late_ns, calls.operations),
+            Evidence("samples", "from the call of a late operation to its begin", calls.queued_ns,
+                     "ns", calls.peers_queued_ns, calls.operations),
+        ]  # fmt: skip
     evidence += [*_host_time(member, view), *slow.evidence(node, view.gpus[member])]
-    why = (_WHY_BY_COUNTERS if queued is None else _WHY)[kind] + "."
+    why = _why_late(kind, calls) + "."
     if cause.starting:
         why = "Programs compile, allocate and fill caches there."
     elif cause.doubtful:
@@ -324,7 +332,7 @@ def _late_finding(
         next=_next_of(kind, node, _uuid(view, member)),
     )
     rows = [
-        _straggler(cause, one, view, finding, kind, queued, seconds / len(cause.members))
+        _straggler(cause, one, view, finding, kind, calls, seconds / len(cause.members))
         for one in cause.members
     ]
     return finding, rows
@@ -373,7 +381,7 @@ def _uneven_finding(cause: Cause, view: JobView) -> Finding:
 
 def _straggler(
     cause: Cause, member: int, view: JobView, finding: Finding, kind: str,
-    queued: Queued | None, cost_s: float,
+    calls: LateCalls | None, cost_s: float,
 ) -> Straggler:  # fmt: skip
     name = view.names[member]
     comms = [
@@ -395,9 +403,9 @@ def _straggler(
         member_of=len(comms),
         confidence=finding.confidence,
         period=finding.period,
-        queued_ns=queued.wait_ns if queued else None,
-        peers_queued_ns=queued.peers_ns if queued else None,
-        queue_looks=queued.looks if queued else 0,
+        queued_ns=calls.queued_ns if calls else None,
+        peers_queued_ns=calls.peers_queued_ns if calls else None,
+        queue_looks=calls.operations if calls else 0,
     )
 
 
@@ -500,16 +508,32 @@ def _own_doing(cause: Cause) -> str:
     return ""
 
 
-def _outside_finding(cause: Cause, view: JobView) -> Finding:
+def _late_meanwhile(cause: Cause, every: Sequence[Cause], view: JobView) -> str:
+    """Return who is late in the time of a cause, as words; empty: nobody."""
+    late = [
+        f"node {one.node}" if one.node else view.names[one.members[0]]
+        for one in every
+        if one.kind == LATE and one.start < cause.end and one.end > cause.start
+        if _cost(one, view)[0] >= TOLD_MIN
+    ]
+    return cut_list(late, _SHOWN) if late else ""
+
+
+def _outside_finding(cause: Cause, every: Sequence[Cause], view: JobView) -> Finding:
     share, seconds = _cost(cause, view)
     own = _own_doing(cause)
+    late = _late_meanwhile(cause, every, view)
+    who = (
+        f"It is time besides that in which the others wait for {late}"
+        if late
+        else "The ranks do not wait for one of them"
+    )
     return Finding(
         rule=rules.SLOW_OUTSIDE.id,
         severity=INFO if own else severity(share, view.cost_min),
         confidence=LOW if own else MEDIUM,
         title=_outside_title(cause),
-        detail=f"{saved(share, seconds, view, 0.0)} T is as usual, and the ranks do not wait for "
-        f"one of them.{own}",
+        detail=f"{saved(share, seconds, view, 0.0)} T is as usual. {who}.{own}",
         period=_period(cause),
         evidence=(
             Evidence("boxes", "more time outside operations than usual", seconds, "s")
@@ -536,14 +560,15 @@ def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> CauseFindi
         if cause.uneven:
             findings.append((card.STRAGGLER, _uneven_finding(cause, view)))
         elif cause.kind == LATE:
-            finding, rows = _late_finding(cause, view, slow)
-            if not judged.seen:  # a process that was not seen may have been even later
+            finding, rows = _late_finding(cause, judged, view, slow)
+            # A process that was not seen may have been even later.
+            if not judged.seen and not judged.proves:
                 finding = replace(finding, severity=INFO, confidence=LOW)
                 rows = [replace(one, flagged=False, confidence=LOW) for one in rows]
             findings.append((card.STRAGGLER, finding))
             stragglers += rows
         elif cause.kind == OUTSIDE:
-            findings.append((card.OUTSIDE, _outside_finding(cause, view)))
+            findings.append((card.OUTSIDE, _outside_finding(cause, judged.causes, view)))
         else:
             findings.append(_transfer_finding(cause, view))
     return CauseFindings(tuple(findings), tuple(stragglers))

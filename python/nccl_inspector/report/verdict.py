@@ -49,6 +49,15 @@ _CRASHES = {rules.HANG_DEAD.id, rules.STOPPED_FIRST.id}
 _ABOUT_DATA = rules.ids_about(About.DATA)
 
 
+def _not_seen(findings: Sequence[Finding], cost_min: float, why: str) -> str:
+    """Return what is said if a slow rank might not have shown, beside findings that cost much."""
+    found = [one for one in findings if one.cause and (one.cost_share or 0.0) >= cost_min]
+    if not found:
+        return f"nothing slow was found, but a slow rank might not have shown: {why}"
+    worst = max(found, key=lambda one: one.cost_share or 0.0)
+    return f"{worst.title}, but another rank may be slower: {why}"
+
+
 def _stuck(findings: Sequence[Finding], hangs: Sequence[Hang]) -> Verdict | None:
     """Return the verdict by the first operation that never ended, whatever ended the job."""
     hang = next((one for one in findings if one.rule in _HANGS), None)
@@ -209,7 +218,7 @@ def judge(
         return Verdict(CANNOT_TELL, "", LOW, outside.title, waiting_share=waiting_share)
     if most_missing or not sampled.seen:
         why = "half of the ranks or more were not measured" if most_missing else sampled.why_not
-        summary = f"nothing slow was found, but a slow rank might not have shown: {why}"
+        summary = _not_seen(findings, cost_min, why)
         return Verdict(CANNOT_TELL, "", LOW, summary, waiting_share=waiting_share)
     if unseen:
         summary = f"nothing slow was found, but it might not have shown: {unseen}"

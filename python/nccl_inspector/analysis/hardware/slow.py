@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from nccl_inspector.analysis.hardware.counter_rules import THROTTLES, XIDS
 from nccl_inspector.analysis.hardware.counter_words import elapsed_of, share_of_time
 from nccl_inspector.analysis.hardware.other_devices import OtherDevices
-from nccl_inspector.analysis.straggler.queue_waits import GPU, HOST
 from nccl_inspector.counters.counter_table import load_counters
 from nccl_inspector.counters.node_counters import NodeCounters
-from nccl_inspector.model.card import CRITICAL, UNKNOWN, Evidence
+from nccl_inspector.model.card import CRITICAL, GPU, HOST, UNKNOWN, Evidence
 from nccl_inspector.summary.codec import NodeSummary
 
 THROTTLED_MIN = 0.01  # of the time

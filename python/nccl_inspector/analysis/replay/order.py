@@ -92,7 +92,10 @@ def _waits(records: Records, kind: Ints) -> tuple[Floats, Floats, Mask]:
     transfer = np.where(whole, shortest[records.joined], np.nan)
     # Of a Send and its Recv, the longer one has waited.
     waits = ~free | (records.peer != PEER_NONE)
-    return transfer, np.where(waits, times - transfer, np.nan), free & _ends_early(records)
+    # If ranks are missing, one of them may have come last: T is no more than an upper bound.
+    missing = np.array([comm.missing > 0 for comm in records.comms])[records.comm]
+    told = np.where(missing & (records.peer == PEER_NONE), np.nan, transfer)
+    return told, np.where(waits, times - transfer, np.nan), free & _ends_early(records)
 
 
 def _before(kernel: Ints, stream: Ints, in_stream: Ints) -> Ints:

@@ -533,3 +533,28 @@ def test_shares_that_cannot_be_true_have_an_infinite_error_and_no_warning() -> N
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert standard_error(np.array([1e300, 0.0]), np.ones(2)) == math.inf
+
+
+def _without(job: StepJob, members: Sequence[int]) -> Judged:
+    """Return what the records say if those of some ranks are missing."""
+    sources = [one for one in job.sources() if one.member not in members]
+    nodes = [f"n{rank // 4}" for rank in range(job.ranks)]
+    return judge_records(sources, nodes, [rank % 4 for rank in range(job.ranks)])
+
+
+@pytest.mark.parametrize("make", [data_parallel, tensor_and_data_parallel])
+def test_a_slow_gpu_costs_what_it_costs_although_the_records_of_a_node_are_missing(
+    make: Make,
+) -> None:
+    fault = Fault((5,), 1.08)
+    judged = _without(make(fault=fault), range(12, 16))
+    assert judged.proves
+    (cause,) = _warned(judged)
+    assert cause.members == (5,)
+    assert cause.cost_share == pytest.approx(_true_cost(make, fault), rel=0.1)
+
+
+@pytest.mark.parametrize("make", [data_parallel, tensor_and_data_parallel])
+def test_nobody_is_accused_for_a_slow_gpu_whose_records_are_missing(make: Make) -> None:
+    judged = _without(make(fault=Fault((13,), 1.08)), range(12, 16))
+    assert not _warned(judged)
