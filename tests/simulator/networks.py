@@ -281,6 +281,7 @@ NETWORKS = (
          "a pipeline that waits for its network"),
     Case("healthy-neighbours", "healthy", lambda chance, seed: Scenario(neighbours(chance, seed)),
          "neighbours exchange, and all sum"),
-    Case("healthy-context-rings", "healthy", lambda chance, seed: Scenario(context_rings(chance, seed)),
+    Case("healthy-context-rings", "healthy",
+         lambda chance, seed: Scenario(context_rings(chance, seed)),
          "keys go round rings over nodes"),
 )  # fmt: skip
