@@ -16,7 +16,7 @@
  * them on their communicator has ended. What a rank delays for long is one of them. */
 #define GAP_NS 100000000u
 /* The records of a group's members and of the group begin so close together. */
-#define SAME_BEGIN_NS 1000000u
+#define SAME_BEGIN_NS 1000000ull
 
 static uint64_t get(const _Atomic uint64_t *figure)
 {
