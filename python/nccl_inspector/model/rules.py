@@ -251,8 +251,8 @@ SLOW_NETWORK: Final = Rule(
     meaning="Transfers take longer than on other paths of their kind or at other times of this "
     "job, or all of them reach much less than the ports can carry. These times do not include "
     "waiting for late ranks. `from` or `to` a node: only that direction is slow. It is often not "
-    "known which end of a path is slow. Without exact "
-    "records the finding names paths of any transport that look slow, and accuses nobody.",
+    "known which end of a path is slow. Without exact records the finding names paths of any "
+    "transport that look slow, and accuses nobody.",
     action="check ports, cables and switches of the named paths; if all transfers are slow, check "
     "NCCL's settings, adapters, PCIe and GPUDirect RDMA",
     otherwise=f"{_BY_COST}; {_NO_RECORDS}",

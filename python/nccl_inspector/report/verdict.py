@@ -49,15 +49,6 @@ _CRASHES = {rules.HANG_DEAD.id, rules.STOPPED_FIRST.id}
 _ABOUT_DATA = rules.ids_about(About.DATA)
 
 
-def _not_seen(findings: Sequence[Finding], cost_min: float, why: str) -> str:
-    """Return what is said if a slow rank might not have shown, beside findings that cost much."""
-    found = [one for one in findings if one.cause and (one.cost_share or 0.0) >= cost_min]
-    if not found:
-        return f"nothing slow was found, but a slow rank might not have shown: {why}"
-    worst = max(found, key=lambda one: one.cost_share or 0.0)
-    return f"{worst.title}, but another rank may be slower: {why}"
-
-
 def _stuck(findings: Sequence[Finding], hangs: Sequence[Hang]) -> Verdict | None:
     """Return the verdict by the first operation that never ended, whatever ended the job."""
     hang = next((one for one in findings if one.rule in _HANGS), None)
@@ -126,6 +117,20 @@ def _failed(ending: Ending, nodes: Sequence[str], findings: Sequence[Finding]) -
 _CAUSES = (STRAGGLER, NETWORK, NVLINK, OUTSIDE)
 
 
+def _costliest(findings: Sequence[Finding], cost_min: float) -> Finding | None:
+    """Return the cause that cost most, of whatever severity; None: none cost `cost_min` or more."""
+    costly = [one for one in findings if one.cause in _CAUSES and (one.cost_share or 0) >= cost_min]
+    return max(costly, key=lambda one: one.cost_share or 0.0, default=None)
+
+
+def _not_seen(findings: Sequence[Finding], cost_min: float, why: str) -> str:
+    """Return what is said if a slow rank might not have shown, beside findings that cost much."""
+    worst = _costliest(findings, cost_min)
+    if worst is None:
+        return f"nothing slow was found, but a slow rank might not have shown: {why}"
+    return f"{worst.title}, but another rank may be slower: {why}"
+
+
 def _degraded(findings: Sequence[Finding]) -> Verdict | None:
     """Return the verdict by what cost most; counters that rose only support a cause."""
     wrong = [one for one in findings if one.cause in _CAUSES and one.severity != INFO]
@@ -162,8 +167,7 @@ def _healthy(
             "who is late changes: the work is uneven"
         )
     # What a program does by itself looks like this, too.
-    told = [one for one in findings if one.cause in _CAUSES and (one.cost_share or 0.0) >= cost_min]
-    own = max(told, key=lambda one: one.cost_share or 0.0, default=None)
+    own = _costliest(findings, cost_min)
     small = own is None and not dismissed
     what = "no rank and no link" if small else "nothing that must be a fault"
     but = (

@@ -48,7 +48,7 @@ class Run:
     nodelist: str = ""
     num_nodes: int | None = None
     reason: str = ""
-    failed_node: str = ""  # that ended it, with NODE_FAIL; releases before 23.11 do not say which
+    failed_node: str = ""  # that ended it, with NODE_FAIL; 22.05 does not say which
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from shlex import quote
 
 from nccl_inspector.analysis.coverage import Coverage
 from nccl_inspector.analysis.hang.describe import said_killed
 from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.hang.first_end import FirstEnd
-from nccl_inspector.analysis.next_command import show_journal
+from nccl_inspector.analysis.next_command import show_journal, show_node
 from nccl_inspector.analysis.places import Places
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
@@ -193,7 +192,7 @@ def _node_failed(ends: Ends) -> Finding:
         entities=_entities("node", [node]),
         evidence=(Evidence("slurm", "failed nodes", 1, "nodes"),),
         actions=(rules.NODE_FAILED.action,),
-        next=f"scontrol show node {quote(node)}",
+        next=show_node(node),
     )
 
 

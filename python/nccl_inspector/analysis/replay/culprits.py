@@ -76,6 +76,7 @@ class FoundCulprits:
     seconds: float  # time that could be replayed
     pieces: int
     imbalance_share: float  # what all processes together at the usual pace would save
+    runs: "Runs"
     dismissed_share: float = 0.0  # what lateness costs that is not proved to be more than chance
 
 
@@ -101,7 +102,7 @@ class Runs:
     starting: Mask
 
 
-def find_runs(records: Records, order: Order, excess: Floats, known: Mask) -> Runs:
+def _find_runs(records: Records, order: Order, excess: Floats, known: Mask) -> Runs:
     """Return the runs of all processes; excess and mask are of `own_excess`."""
     told = ~np.array([comm.hidden for comm in records.comms])[records.comm]
     rows = np.flatnonzero(known & (order.cause >= 0) & told)
@@ -171,7 +172,7 @@ def find_culprits(
     """Return which processes or nodes cost how much; `nodes` is by process."""
     excess, known = own_excess(order, usual)
     present = np.unique(records.member)
-    runs = find_runs(records, order, excess, known)
+    runs = _find_runs(records, order, excess, known)
     span = spans(records)
     wall = np.zeros(records.members)
     np.add.at(wall, runs.owner, runs.longest)
@@ -194,7 +195,7 @@ def find_culprits(
     )
     answers = replay.ask([_question(replay, members, late, len(present)) for members in asked])
     if not answers:
-        return FoundCulprits((), 0.0, 0, 0.0)
+        return FoundCulprits((), 0.0, 0, 0.0, runs)
     columns = {members: 1 + place for place, members in enumerate(asked)}
     costs = {members: total_share(answers, column) for members, column in columns.items()}
     lengths = _lengths(answers)
@@ -225,7 +226,7 @@ def find_culprits(
         chance = _chance(piece_shares(answers, columns[members]), by_piece) if single else 1.0
         far_share = _far_share(runs, members, present)
         found.append(replace(one, steady=steady, chance=chance, far_share=far_share))
-    return FoundCulprits(tuple(found), replayed_s(answers), len(answers), costs[everybody])
+    return FoundCulprits(tuple(found), replayed_s(answers), len(answers), costs[everybody], runs)
 
 
 def spans(records: Records) -> Floats:

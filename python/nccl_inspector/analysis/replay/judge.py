@@ -41,8 +41,6 @@ SEEN_TOGETHER_MAX = 0.8  # share of the ranks' long work after which all come to
 # If all ranks took what is usual, the replay must not make the job longer by more than this;
 # otherwise the replay is wrong.
 _AGAINST_MAX = 0.03
-# All ranks take longer in a time in which a stage is slow, if they cost this many times as much.
-_STAGE_TIMES = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +139,6 @@ def _seen(
     return ""
 
 
-def _without_stages(outside: Sequence[Cause], stages: Sequence[Cause]) -> list[Cause]:
-    """Return times in which all ranks were slow, but not those in which one stage alone was."""
-    return [
-        one
-        for one in outside
-        if not any(
-            2 * (min(one.end, stage.end) - max(one.start, stage.start)) >= one.end - one.start
-            and one.cost_share <= _STAGE_TIMES * stage.cost_share
-            for stage in stages
-            if not stage.uneven
-        )
-    ]
-
-
 def judge_records(
     sources: Sequence[RecordSource],
     nodes: Sequence[str],
@@ -182,8 +166,8 @@ def judge_records(
     faster = gaps_if_faster(records, order, gaps)
     stages = late_stages(records, order, gaps, replay)
     transfers = transfer_causes(records, order, faster, replay, changes, spots)
-    outside = _without_stages(outside_causes(records, order, replay, changes), stages)
-    causes = [*late, *stages, *transfers, *without_explained(outside, transfers)]
+    outside = outside_causes(records, order, replay, changes)
+    causes = [*late, *stages, *transfers, *without_explained(outside, transfers, stages)]
     looked = len(choice.members) if choice and choice.some else len(nodes)
     must = looked if choice and choice.by_busy else len(nodes)
     whole = ~np.isnan(order.transfer)

@@ -75,27 +75,31 @@ class _Calls:
     unsure: Floats  # variance of that
 
 
+def before_call(gap: Floats, queued: Ints | Floats, within: Floats) -> tuple[Floats, Mask, Floats]:
+    """Return the part of a gap before its call, whether it is known, and its variance; ns.
+
+    `queued`: from the call to the begin, which `within` may be too long at most (AT_LEAST_NS: it is
+    a lower bound). The part is the middle of what it may be.
+    """
+    bound = within == AT_LEAST_NS
+    before = gap - (queued - np.where(bound, 0.0, within / 2))
+    known = (queued > 0) & (~bound | (before <= 0))  # else it may have been called at any time
+    return before, known, np.where(bound, 0.0, np.square(within) / 12)
+
+
 def _calls(records: Records, order: Order, usual: Floats) -> _Calls:
     within = np.zeros(len(records)) if records.within is None else records.within.astype(float)
-    bound = within == AT_LEAST_NS
     lone = np.isnan(order.gap) | np.isnan(usual)
     back = np.maximum(order.before, 0)
     stream = (records.begin - records.end[back]).astype(float)
     stream[order.before < 0] = np.nan
     gap = np.where(lone, stream, order.gap)
     usual = np.where(lone, medians_of_others(order.place, stream), usual)
-    before = gap - (records.queued - np.where(bound, 0.0, within / 2))
-    known = (records.queued > 0) & ~np.isnan(gap)
-    known &= ~bound | (before <= 0)  # else it may have been called at any time
-    return _Calls(
-        gap,
-        usual,
-        known,
-        known & ((within == 0) | bound),
-        # Whoever calls before the operation before is over keeps nobody waiting.
-        np.maximum(before, 0.0),
-        np.where(bound, 0.0, np.square(within) / 12),
-    )
+    before, known, unsure = before_call(gap, records.queued, within)
+    known &= ~np.isnan(gap)
+    exact = known & ((within == 0) | (within == AT_LEAST_NS))
+    # Whoever calls before the operation before is over keeps nobody waiting.
+    return _Calls(gap, usual, known, exact, np.maximum(before, 0.0), unsure)
 
 
 def _usual_calls(order: Order, calls: _Calls, mine: Mask, rows: Ints) -> Floats:

@@ -23,8 +23,8 @@ _OUTSIDE_PIECES_MIN, _OUTSIDE_SHARE_MAX = 8, 0.6
 _DENSE, _ELSEWHERE = 0.7, 0.3
 _ERRORS, _SPREAD_MIN, _REST_MIN = 4.0, 0.01, 4
 _ONE_STOP = 0.8  # share of a rank's extra time that is one stop
-# Shares of a slow time and of its cost from which on slow transfers explain it.
-_EXPLAINED_TIME, _EXPLAINED_COST = 0.5, 0.5
+# Shares of a slow time and of its cost from which on slow transfers explain it, or a slow stage.
+_EXPLAINED_TIME, _EXPLAINED_COST, _EXPLAINED_BY_STAGE = 0.5, 0.5, 1 / 1.5
 STANDSTILL_S_MIN = 60.0  # shorter ones are normal in many programs
 
 
@@ -120,22 +120,30 @@ def outside_causes(records: Records, order: Order, replay: Replay, changes: Chan
     return found
 
 
-def without_explained(outside: Sequence[Cause], transfers: Sequence[Cause]) -> list[Cause]:
-    """Return the slow times outside communication that slow transfers do not explain.
+def _is_explained(outside: Cause, by: Sequence[Cause], cost: float) -> bool:
+    """Tell whether one of some causes has most of a time, and this share of what it costs."""
+    least = _EXPLAINED_TIME * (outside.end - outside.start)
+    return any(
+        min(one.end, outside.end) - max(one.start, outside.start) >= least
+        and one.cost_share >= cost * outside.cost_share
+        for one in by
+    )
+
+
+def without_explained(
+    outside: Sequence[Cause], transfers: Sequence[Cause], stages: Sequence[Cause]
+) -> list[Cause]:
+    """Return the slow times outside communication that nothing else explains.
 
     Gaps contain waits for transfers of which no record tells that they are waits, so they grow with
-    T. A stop is nothing that transfers explain.
+    T. A stop is nothing that transfers explain. A stage that is slower makes all ranks slower.
     """
-
-    def explains(one: Cause, cause: Cause) -> bool:
-        common = min(one.end, cause.end) - max(one.start, cause.start)
-        most = common >= _EXPLAINED_TIME * (cause.end - cause.start)
-        return most and one.cost_share >= _EXPLAINED_COST * cause.cost_share
-
+    slower = [one for one in stages if not one.uneven]
     return [
-        cause
-        for cause in outside
-        if cause.still or cause.rare or not any(explains(one, cause) for one in transfers)
+        one
+        for one in outside
+        if not _is_explained(one, slower, _EXPLAINED_BY_STAGE)
+        and (one.still or one.rare or not _is_explained(one, transfers, _EXPLAINED_COST))
     ]
 
 

@@ -13,10 +13,14 @@ from math import sqrt
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Ints
-from nccl_inspector.analysis.replay.late_calls import SHORT_SHARE, LateCalls, kind_of
+from nccl_inspector.analysis.replay.late_calls import (
+    SHORT_SHARE,
+    LateCalls,
+    before_call,
+    kind_of,
+)
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import PEER_NONE, Samples
-from nccl_inspector.model.sample_columns import AT_LEAST_NS
 from nccl_inspector.summary.unpacked_samples import clock_columns
 
 STOP_NS_MIN = 300_000_000.0  # ns: above what the time of a call is known to (a quarter of a second)
@@ -79,10 +83,8 @@ class _Stop:
 
 def _stops(own: _Gaps, others: Sequence[_Gaps], least_ns: float) -> list[_Stop]:
     """Return the stops of a process that its peers did not make."""
-    bound = own.within == AT_LEAST_NS
-    before = own.gap - (own.queued - np.where(bound, 0.0, own.within / 2))
-    told = (own.gap >= least_ns) & (own.queued > 0) & (own.single > 0) & (~bound | (before <= 0))
-    rows = np.flatnonzero(told)
+    before, known, unsure = before_call(own.gap, own.queued, own.within)
+    rows = np.flatnonzero(known & (own.gap >= least_ns) & (own.single > 0))
     rows = rows[np.argsort(-own.gap[rows], kind="stable")][:_STOPS_MAX]
     found = []
     for row in rows.tolist():
@@ -93,12 +95,11 @@ def _stops(own: _Gaps, others: Sequence[_Gaps], least_ns: float) -> list[_Stop]:
         if late_ns < max(least_ns, _TIMES_USUAL * usual):
             continue
         # When the peers called is not known.
-        unsure = 0.0 if bound[row] else float(own.within[row]) ** 2 / 12
         found.append(
             _Stop(
                 late_ns,
                 max(float(before[row]), 0.0) - usual / 2,
-                unsure + usual**2 / 12,
+                float(unsure[row]) + usual**2 / 12,
                 float(own.queued[row]),
             )
         )

@@ -2,7 +2,7 @@
 """Transfers that were slow: compared with their siblings all the time, or with other times."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -68,19 +68,17 @@ def transfer_causes(
     inner = _is_inside(records, spots)
     changed = [np.where(inner == inside, changes.transfer, 1.0) for inside in (False, True)]
     all_beside = np.minimum.reduce([np.ones(len(records)), *(one.factor for one in beside)])
+    pairs = _find_pairs(records, order)
     factors = [
+        *(_by_kernel(pairs, one.factor, one.inside, all_beside, one.usual) for one in beside),
         *(
-            _by_kernel(records, order, one.factor, one.inside, all_beside, one.usual)
-            for one in beside
-        ),
-        *(
-            _by_kernel(records, order, factor, inside, changes.transfer)
+            _by_kernel(pairs, factor, inside, changes.transfer)
             for factor, inside in zip(changed, (False, True), strict=True)
         ),
     ]
     if len(beside) > 1:
         usual = beside[0].usual
-        factors.append(_by_kernel(records, order, all_beside, False, all_beside, usual))
+        factors.append(_by_kernel(pairs, all_beside, False, all_beside, usual))
     answers = ask_transfers(replay, factors, faster)
     found = _always_slow(replay, beside, factors, answers)
     for place, factor in enumerate(changed):
@@ -101,7 +99,7 @@ def transfer_causes(
                 if not any(_same_place(then.where, other.where) for other in found):
                     found.append(replace(then, inside=bool(place)))
         rest = np.where(np.isin(records.piece, told), 1.0, every)
-        short = _now_and_then(records, order, replay, rest, faster, spots, inside=bool(place))
+        short = _now_and_then(records, pairs, replay, rest, faster, spots, side, inside=bool(place))
         if short and not any(_same_place(short.where, other.where) for other in found):
             found.append(short)
     return found
@@ -163,22 +161,24 @@ def _around(
 
 def _now_and_then(
     records: Records,
-    order: Order,
+    pairs: "_Pairs",
     replay: Replay,
     factor: Floats,
     faster: Floats,
     spots: Sequence[Spot],
+    side: Mask,
     *,
     inside: bool,
 ) -> Cause | None:
     """Return all times with slower transfers that cost too little to be told each; None: nothing.
 
-    `factor`: for T by row, of paths within nodes (`inside`) or of those between nodes.
+    `factor`: for T by row, of paths within nodes (`inside`) or of those between nodes; `side`: the
+    rows of these paths.
     """
     slow = np.flatnonzero(factor < 1)
     if not len(slow):
         return None
-    undone = _by_kernel(records, order, factor, inside, factor)
+    undone = _by_kernel(pairs, factor, inside, factor)
     answers = ask_transfers(replay, [undone], faster)
     cost, error, _ = saved_share(answers, 0)
     if cost < TOLD_MIN:
@@ -186,7 +186,7 @@ def _now_and_then(
     bouts = _bouts(records, slow)
     bursts = int(records.run.max()) == int(records.piece.max())
     then = np.isin(records.begin // _THEN_NS, np.unique(records.begin[slow] // _THEN_NS))
-    where = locate_then(records, factor, then & (_is_inside(records, spots) == inside), spots)
+    where = locate_then(records, factor, then & side, spots)
     return Cause(
         TRANSFER,
         cost,
@@ -217,13 +217,30 @@ def _bouts(records: Records, slow: Ints) -> Ints:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """The Sends and Recvs whose T is known (`rows`), with their kernels; the rest is by them.
+
+    `bound`: T may be less. `known`: the factor that makes it what the path has where it is known.
+    """
+
+    rows: Ints
+    kernel: Ints
+    joined: Ints
+    transfer: Floats
+    bound: Mask
+    known: Floats
+
+
+def _find_pairs(records: Records, order: Order) -> _Pairs:
+    times, bound = transfer_times(records, order)
+    rows = np.flatnonzero((records.peer != PEER_NONE) & (times > 0))
+    known = _known_before(records, times, bound)[rows] if len(rows) else np.ones(0)
+    return _Pairs(rows, order.kernel[rows], records.joined[rows], times[rows], bound[rows], known)
+
+
 def _by_kernel(
-    records: Records,
-    order: Order,
-    factor: Floats,
-    inside: bool,
-    of_all: Floats,
-    usual: Floats | None = None,
+    pairs: _Pairs, factor: Floats, inside: bool, of_all: Floats, usual: Floats | None = None
 ) -> Floats:
     """Return factors for T with which kernels end when the last of their Sends and Recvs would.
 
@@ -233,27 +250,24 @@ def _by_kernel(
     blame. `usual`: factors that make each operation as fast as its siblings. If the kernels of both
     ends have a slow path, what else is in both of them has no time of its own.
     """
-    times, bound = transfer_times(records, order)
-    rows = np.flatnonzero((records.peer != PEER_NONE) & (times > 0))
+    rows, kernel = pairs.rows, pairs.kernel
     if not len(rows):
         return factor
-    kernel, transfer = order.kernel[rows], times[rows]
     alone = factor[rows] if inside else of_all[rows]
-    count = int(order.kernel.max()) + 1
+    count = int(kernel.max()) + 1
     # What may have been over earlier is no reason for a kernel to last as long.
-    known = _known_before(records, times, bound)[rows]
-    alone = np.where(bound[rows], np.minimum(alone, known), alone)
+    alone = np.where(pairs.bound, np.minimum(alone, pairs.known), alone)
     longest, would_be = np.zeros(count), np.zeros(count)
     slow = np.bincount(kernel, factor[rows] < 1, minlength=count) > 0
     if usual is not None:
-        ends = np.bincount(records.joined[rows], slow[kernel])[records.joined[rows]]
+        ends = np.bincount(pairs.joined, slow[kernel])[pairs.joined]
         alone = np.where(ends > 1, np.minimum(alone, usual[rows]), alone)
-    np.maximum.at(longest, kernel, transfer)
-    np.maximum.at(would_be, kernel, transfer * alone)
+    np.maximum.at(longest, kernel, pairs.transfer)
+    np.maximum.at(would_be, kernel, pairs.transfer * alone)
     found = factor.copy()
     of_kernel = np.where(slow, would_be / np.maximum(longest, 1.0), 1.0)[kernel]
     # In other kernels, too: the slow path may be what holds up both of its neighbours.
-    others = np.where(bound[rows], known, 1.0)
+    others = np.where(pairs.bound, pairs.known, 1.0)
     found[rows] = np.where(slow[kernel], of_kernel, others if slow.any() else 1.0)
     return found
 

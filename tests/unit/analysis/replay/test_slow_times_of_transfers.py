@@ -95,4 +95,15 @@ def test_gaps_that_grow_while_transfers_are_slow_are_not_told_beside_them(
 ) -> None:
     outside = Cause("outside", 0.02, 0.0, 100, 200, False)
     transfers = Cause("transfer", cost, 0.0, 90, 260, False)
-    assert len(without_explained([outside], [transfers])) == left
+    assert len(without_explained([outside], [transfers], [])) == left
+
+
+@pytest.mark.parametrize(
+    ("cost", "uneven", "left"), [(0.014, False, 0), (0.013, False, 1), (0.014, True, 1)]
+)
+def test_a_time_in_which_a_stage_was_slower_is_not_told_beside_it(
+    cost: float, uneven: bool, left: int
+) -> None:
+    outside = Cause("outside", 0.02, 0.0, 100, 200, False)
+    stage = Cause("late", cost, 0.0, 90, 260, False, uneven=uneven)
+    assert len(without_explained([outside], [], [stage])) == left
