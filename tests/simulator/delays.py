@@ -8,7 +8,7 @@ its cost, whether the verdict is about it or not.
 from dataclasses import replace
 
 from tests.simulator import plans, truth
-from tests.simulator.case import Case, Make, Planner, a_node, a_rank, all_of, who_is
+from tests.simulator.case import Case, Make, Planner, a_node, a_rank, all_of, in_turns, who_is
 from tests.simulator.faults import BusyCpus, Fault, LateHost, SlowGpu, SlowHost, Stalls
 from tests.simulator.making import WELL, Scenario
 from tests.simulator.plans import Chance, Sizes
@@ -21,21 +21,10 @@ _SLOW = frozenset({truth.DEGRADED})
 # What may be a fault, and may be a part of the program.
 _EITHER = WELL | _SLOW
 
-_SHAPES = (
+_ANY = in_turns(
     plans.ddp, plans.tensor_data, plans.fsdp, plans.hsdp, plans.pipeline, plans.experts,
     plans.rails, plans.accumulated, plans.interleaved, plans.net_bound,
 )  # fmt: skip
-
-
-def any_shape(*shapes: Planner) -> Planner:
-    """Return jobs of any of these shapes, or of any at all."""
-    some = shapes or _SHAPES
-
-    def plan(chance: Chance, seed: int) -> Plan:
-        # One shape after the other, so that a few seeds already have different ones.
-        return some[seed % len(some)](chance, seed)
-
-    return plan
 
 
 def _without_habits(plan: Plan) -> Plan:
@@ -49,7 +38,7 @@ def _other_rank(chance: Chance, plan: Plan) -> int:
 
 def stalling_node(chance: Chance, seed: int) -> Scenario:
     """Return a node all of whose ranks stand still now and then, as by a stuck file system."""
-    plan = any_shape()(chance, seed)
+    plan = _ANY(chance, seed)
     node, gpus = a_node(chance, plan), plan.machine.gpus
     ranks = tuple(range(node * gpus, (node + 1) * gpus))
     fault = Stalls(float(chance.uniform(1, 3)), ranks=ranks,
@@ -61,7 +50,7 @@ def stalling_node(chance: Chance, seed: int) -> Scenario:
 
 def few_pauses(chance: Chance, seed: int) -> Scenario:
     """Return a rank that stands still for some seconds, two to five times in all."""
-    plan = any_shape()(chance, seed)
+    plan = _ANY(chance, seed)
     rank = _other_rank(chance, plan)
     times = int(chance.integers(2, 6))
     fault = Stalls(float(chance.uniform(0.03, 0.07)) * plan.wall_s / times, ranks=(rank,),
@@ -72,7 +61,7 @@ def few_pauses(chance: Chance, seed: int) -> Scenario:
 
 def short_pauses(chance: Chance, seed: int) -> Scenario:
     """Return a rank that stands still for a second or two, each half a minute to two minutes."""
-    plan = any_shape()(chance, seed)
+    plan = _ANY(chance, seed)
     rank = _other_rank(chance, plan)
     period_s = float(chance.uniform(25, 90))
     fault = Stalls(period_s * float(chance.uniform(0.02, 0.04)), ranks=(rank,), period_s=period_s)
@@ -82,7 +71,7 @@ def short_pauses(chance: Chance, seed: int) -> Scenario:
 
 def saving_rank(chance: Chance, seed: int) -> Scenario:
     """Return a training whose first rank saves for long, while the others wait for it."""
-    plan = _without_habits(any_shape()(chance, seed))
+    plan = _without_habits(_ANY(chance, seed))
     times = int(chance.integers(3, 7))
     fault = Stalls(float(chance.uniform(0.03, 0.09)) * plan.wall_s / times, ranks=(0,),
                    period_s=plan.wall_s / (times + 1), most=times, item=1)  # fmt: skip
@@ -92,7 +81,7 @@ def saving_rank(chance: Chance, seed: int) -> Scenario:
 
 def evaluating_node(chance: Chance, seed: int) -> Scenario:
     """Return a training of which one node evaluates while the others wait for it."""
-    plan = _without_habits(any_shape()(chance, seed))
+    plan = _without_habits(_ANY(chance, seed))
     node, gpus = a_node(chance, plan), plan.machine.gpus
     ranks = tuple(range(node * gpus, (node + 1) * gpus))
     period_s = float(chance.uniform(80, 200))
@@ -108,7 +97,7 @@ def standing_still(low_s: float, high_s: float) -> Make:
     """Return jobs all of whose ranks stand still for that long now and then."""
 
     def scenario(chance: Chance, seed: int) -> Scenario:
-        plan = _without_habits(any_shape()(chance, seed))
+        plan = _without_habits(_ANY(chance, seed))
         period_s = float(chance.uniform(60, 150))
         fault = Stalls(float(chance.uniform(low_s, high_s)), ranks=tuple(range(plan.machine.ranks)),
                        period_s=period_s)  # fmt: skip
@@ -119,7 +108,7 @@ def standing_still(low_s: float, high_s: float) -> Make:
 
 def long_pause(chance: Chance, seed: int) -> Scenario:
     """Return a rank that stands still once, for most of the job."""
-    plan = _without_habits(any_shape()(chance, seed))
+    plan = _without_habits(_ANY(chance, seed))
     short = replace(plan, wall_s=float(chance.uniform(150, 400)))
     rank = _other_rank(chance, short)
     fault = Stalls(short.wall_s * float(chance.uniform(0.3, 6)), ranks=(rank,),
@@ -165,8 +154,8 @@ def slow_launcher(chance: Chance, seed: int) -> Scenario:
     return costly(lambda *_: plan, SlowHost(0.2), 0.05, 0.3)(chance, seed)
 
 
-_PIPELINES = any_shape(plans.pipeline, plans.interleaved, plans.crossed)
-_FINE = any_shape(plans.ring_attention, plans.halo, plans.experts)
+_PIPELINES = in_turns(plans.pipeline, plans.interleaved, plans.crossed)
+_FINE = in_turns(plans.ring_attention, plans.halo, plans.experts)
 
 DELAYS = (
     Case("stall-node", "host", stalling_node, "a node stands still for 1 to 3 s at times", True),
@@ -177,9 +166,9 @@ DELAYS = (
     Case("evaluating-node", "host", evaluating_node, "a node evaluates, and the others wait"),
     Case("still-short", "outside", standing_still(5, 25), "all stand still for 5 to 25 s"),
     Case("still-long", "outside", standing_still(25, 55), "all stand still for 25 to 55 s"),
-    Case("host-costly", "host", costly(any_shape(), LateHost(0.3), 0.15, 0.45),
+    Case("host-costly", "host", costly(_ANY, LateHost(0.3), 0.15, 0.45),
          "a host comes late, and costs a third of the job"),
-    Case("gpu-costly", "gpu", costly(any_shape(), SlowGpu(0.3), 0.15, 0.45),
+    Case("gpu-costly", "gpu", costly(_ANY, SlowGpu(0.3), 0.15, 0.45),
          "a GPU is slower, and costs a third of the job"),
     Case("host-launch", "host", costly(plans.launch_bound, LateHost(0.01), 0.03, 0.35),
          "a host comes late where hosts are what the job waits for"),

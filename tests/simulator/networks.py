@@ -1,19 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases of slow networks that are hard to place, or to time.
+"""Cases of slow networks: adapters, nodes, rails, NVLinks, and some that are hard to place or time.
 
-Nodes that share most of their paths, one direction only, some seconds of congestion, a slow drift.
-
-Every case has several shapes, one after the other by seed.
+Hard are nodes that share most of their paths, one direction only, some seconds of congestion, and a
+slow drift. These have several shapes, one after the other by seed.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tests.simulator import plans, truth
-from tests.simulator.case import Case, Make, Planner, a_node, all_of, of_size, ports_of
-from tests.simulator.delays import any_shape
+from tests.simulator import hardware, plans, truth
+from tests.simulator.case import (
+    NOBODY,
+    Case,
+    Make,
+    Planner,
+    a_node,
+    a_rank,
+    all_of,
+    healthy,
+    in_turns,
+    of_size,
+    ports_of,
+    who_is,
+)
 from tests.simulator.engine import Group, World
-from tests.simulator.faults import Congestion, SlowNetwork, SlowNic, When
+from tests.simulator.faults import Congestion, Fault, SlowNetwork, SlowNic, SlowNvlink, When
+from tests.simulator.hardware import Event
 from tests.simulator.machine import Machine, S
 from tests.simulator.making import Scenario
 from tests.simulator.plans import Chance, Sizes
@@ -24,6 +36,7 @@ from tests.simulator.truth import gpu_name, node_names, port_name, rank_names
 
 _SLOW = frozenset({truth.DEGRADED})
 _NETWORK = frozenset({truth.NETWORK})
+_ALWAYS = When()
 _ADAPTERS = ((11.5, "100 Gb/sec (4X EDR)"), (23.0, "200 Gb/sec (4X HDR)"))
 
 
@@ -93,22 +106,6 @@ class Neighbours(Program):
         world.sync()
 
 
-@dataclass
-class ContextRings(RingAttention):
-    """A ring of ranks for each sequence, and gradients summed over all."""
-
-    width: int = 8  # ranks of a ring
-
-    def setup(self, world: World) -> None:
-        """Make the rings of consecutive ranks."""
-        super().setup(world)
-        rings = [list(range(first, first + self.width)) for first in range(0, world.n, self.width)]
-        self.ring = world.make_group("cp", rings)
-
-    def _layer(self, world: World, ns: float) -> None:
-        self.turn(world, self.ring, self.width, ns)
-
-
 def _machine(chance: Chance, nodes: tuple[int, ...], **changes: object) -> Machine:
     gbs, rate = _ADAPTERS[int(chance.integers(len(_ADAPTERS)))]
     found = replace(plans.machine(chance, nodes), nic_gbs=gbs, nic_rate=rate)
@@ -116,10 +113,7 @@ def _machine(chance: Chance, nodes: tuple[int, ...], **changes: object) -> Machi
 
 
 def _plan(chance: Chance, seed: int, program: Program, wall_s: tuple[float, float]) -> Plan:
-    found = Plan(
-        program.machine, lambda: replace(program), seed, float(chance.uniform(*wall_s)),
-        noise=plans.noise(chance), phases=plans.phases(chance),
-    )  # fmt: skip
+    found = plans.of_program(chance, seed, program.machine, program, wall_s)
     return replace(found, phases=Phases(warm_up=found.phases.warm_up, log_every=10, log_ms=0.5))
 
 
@@ -171,13 +165,13 @@ def context_rings(chance: Chance, seed: int) -> Plan:
     layers = int(chance.choice([2, 4]))
     a_turn = step_s * 0.32 / layers / width
     keys = int(a_turn * float(chance.uniform(0.5, 0.95)) * where.nic_gbs * 1e9)
-    program = ContextRings(where, step_s=step_s, layers=layers, keys_bytes=keys, width=width,
+    program = RingAttention(where, step_s=step_s, layers=layers, keys_bytes=keys, width=width,
                            grads_bytes=int(chance.choice([50, 200])) * MB)  # fmt: skip
     return _plan(chance, seed, program, (400.0, 700.0))
 
 
 _SHORTER = {"wall_s": (600.0, 1000.0)}
-_BOUND = any_shape(
+_BOUND = in_turns(
     of_size(plans.net_bound, **_SHORTER), of_size(plans.rails, **_SHORTER), mesh, neighbours
 )
 
@@ -242,11 +236,6 @@ def _of_all(fault: Callable[[Chance], Congestion | SlowNetwork], low: float, hig
     return scenario
 
 
-def _one_of(*makes: Make) -> Make:
-    """Return jobs of one of these kinds after another, by seed."""
-    return lambda chance, seed: makes[seed % len(makes)](chance, seed)
-
-
 def _congestion(chance: Chance) -> Congestion:
     return Congestion(1.0, period_s=float(chance.uniform(45, 90)),
                       length_s=float(chance.uniform(4, 8)))  # fmt: skip
@@ -257,16 +246,156 @@ def _drift(chance: Chance) -> SlowNetwork:
     return SlowNetwork(0.3, grows=True)
 
 
+# Slow adapters, networks and links of the plain kind.
+
+
+def slow_network(planner: Planner, fault: Fault, low: float, high: float) -> Make:
+    """Return jobs whose whole network is slow; nobody is to be named."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        plan = planner(chance, seed)
+        target = float(chance.uniform(low, high)) if high else 0.0
+        when = fault.when
+        return Scenario(
+            plan, (fault,), target, _NETWORK, _SLOW, nameable=False,
+            period=(when.start, when.end), counters=True,
+        )  # fmt: skip
+
+    return scenario
+
+
+def slow_nic(planner: Planner, *, everywhere: bool = False, told: bool = False) -> Make:
+    """Return jobs with a slow adapter, of one node or of all; `told`: counters say so."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        plan = planner(chance, seed)
+        nodes, nics = range(plan.machine.nodes), plan.machine.nics
+        node, nic = a_node(chance, plan), int(chance.integers(nics))
+        slow = tuple(nodes) if everywhere else (node,)
+        rail = frozenset(port_name(plan.node_names[one], nic) for one in nodes)
+        guilty = frozenset({("rail", str(nic)), *(rail if everywhere else ())})
+        related = rail
+        if not everywhere:
+            near = frozenset(
+                (kind, name) for local in range(plan.machine.gpus)
+                if plan.machine.nic_of(local) == nic
+                for kind, name in who_is(plan, node * plan.machine.gpus + local)[0]
+            )  # fmt: skip
+            guilty |= {port_name(plan.node_names[node], nic)}
+            guilty |= node_names([plan.node_names[node]]) if told else NOBODY
+            related |= near | node_names([plan.node_names[node]])
+        # Where all transfers pass one port all the time, nothing shows what they would take.
+        unsure = _SLOW | {truth.CANNOT_TELL}
+        counted = (
+            Event(node, "port", hardware.port(nic), "symbol_error", 5000),
+            Event(node, "port", hardware.port(nic), "link_error_recovery", 12),
+        )
+        return Scenario(
+            plan, (SlowNic(0.5, nodes=slow, nic=nic),), float(chance.uniform(0.02, 0.06)),
+            _NETWORK, unsure if told else _SLOW, guilty, related,
+            counted=counted if told else (), counters=True if told else None,
+        )  # fmt: skip
+
+    return scenario
+
+
+def slow_node(chance: Chance, seed: int) -> Scenario:
+    """Return a node all of whose adapters are slow."""
+    plan = plans.crossed(chance, seed)
+    node = a_node(chance, plan)
+    return Scenario(
+        plan, (SlowNic(0.4, nodes=(node,)),), float(chance.uniform(0.02, 0.08)),
+        _NETWORK, _SLOW, node_names([plan.node_names[node]]),
+        ports_of(plan, node),
+    )  # fmt: skip
+
+
+def slow_halo(chance: Chance, seed: int) -> Scenario:
+    """Return a solver of which a node's adapters are slow: two of its paths between nodes."""
+    plan = plans.halo(chance, seed, Sizes(nodes=(6, 8)))
+    program = replace(plan.program(), border_bytes=int(chance.choice([64, 256])) * MB)  # type: ignore[call-arg]
+    plan = replace(plan, program=lambda: replace(program))
+    node = a_node(chance, plan)
+    near = frozenset(
+        name for rank in range(plan.machine.ranks) if rank // plan.machine.gpus == node
+        for name in who_is(plan, rank)[0]
+    )  # fmt: skip
+    return Scenario(
+        plan, (SlowNic(0.4, nodes=(node,)),), float(chance.uniform(0.02, 0.08)),
+        _NETWORK, _SLOW, node_names([plan.node_names[node]]),
+        ports_of(plan, node) | near,
+    )  # fmt: skip
+
+
+def misled_node(chance: Chance, seed: int) -> Scenario:
+    """Return a node with a slow network, while a port of another node reports errors."""
+    made = slow_node(chance, seed)
+    fault = made.faults[0]
+    assert isinstance(fault, SlowNic)
+    other = (fault.nodes[0] + 1) % made.plan.machine.nodes
+    made.counted = (Event(other, "port", hardware.port(2), "symbol_error", 80, 100, 400),)
+    made.noted = frozenset({port_name(made.plan.node_names[other], 2)})
+    made.counters = True
+    return made
+
+
+def slow_nvlink(whole_node: bool, when: When = _ALWAYS) -> Make:
+    """Return jobs with slow NVLinks, of one GPU or of all of a node."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        plan = plans.nvlink_bound(chance, seed)
+        rank = a_rank(chance, plan)
+        gpus = plan.machine.gpus
+        node = rank // gpus
+        ranks = tuple(range(node * gpus, node * gpus + gpus)) if whole_node else (rank,)
+        guilty = node_names([plan.node_names[node]])
+        related = all_of(plan, node) if whole_node else who_is(plan, rank)[0]
+        if not whole_node:
+            guilty |= {gpu_name(plan.node_names[node], rank % gpus)}
+        return Scenario(
+            plan, (SlowNvlink(0.3, when, ranks=ranks),), float(chance.uniform(0.02, 0.06)),
+            frozenset({truth.NVLINK}), _SLOW, guilty, related, period=(when.start, when.end),
+            prints=True if when != _ALWAYS else None,
+        )  # fmt: skip
+
+    return scenario
+
+
+_SECOND_HALF, _A_WHILE = When(0.5, 1.0), When(0.4, 0.6)
 _LATER = When(0.4, 0.7)
 
 NETWORKS = (
+    Case("nic-rail", "network", slow_nic(plans.rails), "one adapter of a node is slow", True),
+    Case("nic-rail-all", "network", slow_nic(plans.rails, everywhere=True),
+         "one rail is slow on all nodes"),
+    Case("nic-told", "network", slow_nic(plans.net_bound, told=True),
+         "a slow adapter whose counters say so"),
+    Case("nic-node", "network", slow_node, "all adapters of a node are slow"),
+    Case("nic-node-misled", "network", misled_node,
+         "all adapters of a node are slow, another node's port has errors"),
+    Case("nic-halo", "network", slow_halo, "a node's adapters are slow, neighbours exchange"),
+    Case("network-half", "network",
+         slow_network(plans.net_bound, SlowNetwork(1.0), 0, 0), "all paths at half of their speed"),
+    Case("network-dip", "network",
+         slow_network(plans.net_bound, SlowNetwork(0.5, When(0.4, 0.6)), 0.02, 0.06),
+         "the network is slow for a fifth of the job", True),
+    Case("network-second-half", "network",
+         slow_network(plans.net_bound, SlowNetwork(0.5, _SECOND_HALF), 0.03, 0.1),
+         "the network is slow in the second half"),
+    Case("network-congestion", "network",
+         slow_network(plans.net_bound, SlowNetwork(0.5, When(0.3, 0.7), rough=0.8), 0.03, 0.08),
+         "congestion comes and goes"),
+    Case("nvlink-gpu", "nvlink", slow_nvlink(False), "a GPU's NVLinks are slow"),
+    Case("nvlink-node", "nvlink", slow_nvlink(True), "a node's NVLinks are slow"),
+    Case("nvlink-dip", "nvlink", slow_nvlink(True, _A_WHILE),
+         "a node's NVLinks are slow for a fifth of the job"),
     Case("node-shared", "network", node_of(mesh),
          "a node's adapters are slow, its neighbours share most of its paths", True),
     Case("node-shared-dip", "network", node_of(mesh, _LATER), "the same, for a while"),
     Case("node-exchange-dip", "network", node_of(neighbours, _LATER),
          "a node's adapters are slow for a while, neighbours exchange"),
     Case("one-way-node", "network",
-         _one_of(node_of(piped, ways=("out",)), node_of(piped, ways=("in",)),
+         in_turns(node_of(piped, ways=("out",)), node_of(piped, ways=("in",)),
                    node_of(neighbours, ways=("out",)), node_of(context_rings, ways=("in",))),
          "a node's adapters are slow in one direction", True),
     Case("ring-nic", "network", border_adapter(context_rings),
@@ -275,13 +404,13 @@ NETWORKS = (
          "some seconds of congestion a minute", True),
     Case("network-drift", "network", _of_all(_drift, 0.02, 0.06),
          "the network gets slower all the time", True),
-    Case("healthy-mesh", "healthy", lambda chance, seed: Scenario(mesh(chance, seed)),
+    Case("healthy-mesh", "healthy", healthy(mesh),
          "communicators along rows and columns of nodes"),
-    Case("healthy-piped", "healthy", lambda chance, seed: Scenario(piped(chance, seed)),
+    Case("healthy-piped", "healthy", healthy(piped),
          "a pipeline that waits for its network"),
-    Case("healthy-neighbours", "healthy", lambda chance, seed: Scenario(neighbours(chance, seed)),
+    Case("healthy-neighbours", "healthy", healthy(neighbours),
          "neighbours exchange, and all sum"),
     Case("healthy-context-rings", "healthy",
-         lambda chance, seed: Scenario(context_rings(chance, seed)),
+         healthy(context_rings),
          "keys go round rings over nodes"),
 )  # fmt: skip

@@ -134,8 +134,9 @@ class RingAttention(Program):
         ranks = self.machine.ranks
         return np.arange(ranks, dtype=np.intp) // (self.width or ranks)
 
-    def turn(self, world: World, group: Group, width: int, ns: float) -> None:
+    def _layer(self, world: World, ns: float) -> None:
         """Let keys go once round rings of consecutive ranks while they are computed on."""
+        width = self.ring.size
         first = world.every // width * width
         after = first + (world.every - first + 1) % width
         before = first + (world.every - first - 1) % width
@@ -144,13 +145,10 @@ class RingAttention(Program):
             Transfer("Recv", before, before - first, self.keys_bytes),
         ]
         for _ in range(width - 1):
-            posted = world.post(group.whole, world.every, transfers)
+            posted = world.post(self.ring.whole, world.every, transfers)
             world.compute(ns / width, kernels=4)
             world.complete(posted, [posted.seen_from(one.peers) for one in transfers])
         world.compute(ns / width, kernels=4)
-
-    def _layer(self, world: World, ns: float) -> None:
-        self.turn(world, self.ring, self.ring.size, ns)
 
     def step(self, world: World, scale: float, forward_only: bool = False) -> None:
         """Forward and backward by layers, then gradients and optimizer."""

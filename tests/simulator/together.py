@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tests.simulator import plans, truth
-from tests.simulator.case import Case, Make, Planner, a_rank, who_is
+from tests.simulator.case import Case, Make, Planner, a_rank, healthy, in_turns, who_is
 from tests.simulator.faults import Fault, HotExperts, LateTogether, SlowGpu, When
 from tests.simulator.making import WELL, Scenario
 from tests.simulator.plans import Chance
 from tests.simulator.programs import MB, Experts, Pipeline, TensorData
-from tests.simulator.running import Phases, Plan
-from tests.simulator.solvers import RingAttention, Rollout
+from tests.simulator.running import Plan
+from tests.simulator.solvers import RingAttention
 from tests.simulator.truth import Name, gpu_name, node_names, rank_names
 
 _LATE = frozenset({truth.STRAGGLER})
@@ -24,11 +24,6 @@ _SLOW = frozenset({truth.DEGRADED})
 
 # Of a plan, the ranks that are late together.
 Choose = Callable[[Chance, Plan], tuple[int, ...]]
-
-
-def in_turns(*planners: Planner) -> Planner:
-    """Return one shape after the other, so that a few seeds already have all of them."""
-    return lambda chance, seed: planners[seed % len(planners)](chance, seed)
 
 
 def _names(plan: Plan, ranks: tuple[int, ...]) -> tuple[frozenset[Name], frozenset[Name]]:
@@ -95,16 +90,13 @@ def rings(chance: Chance, seed: int) -> Plan:
 def served(chance: Chance, seed: int) -> Plan:
     """Return reinforcement learning: groups of ranks write answers, and all learn from them."""
     found = (plans.ddp, plans.fsdp)[int(chance.integers(2))](chance, seed)
-    program = Rollout(
-        found.machine,
-        learning=found.program(),
+    return plans.writing(
+        found,
         write_s=float(chance.uniform(4, 12)),
         steps_each=int(chance.integers(2, 5)),
         uneven=float(chance.uniform(0.01, 0.05)),
         served=int(chance.choice([found.machine.gpus // 2, found.machine.gpus])),
     )
-    quiet = Phases(warm_up=found.phases.warm_up, log_every=0)
-    return replace(found, program=lambda: replace(program), phases=quiet)
 
 
 def sharded(chance: Chance, seed: int) -> Plan:
@@ -267,12 +259,12 @@ TOGETHER = (
     Case("one-of-node", "host", one_of_many(_MIXED), "one rank is late, its node waits"),
     Case("moe-hot", "healthy", hot_experts(moe), "experts at one place get more than the others",
          True),
-    Case("healthy-rings", "healthy", lambda chance, seed: Scenario(rings(chance, seed)),
+    Case("healthy-rings", "healthy", healthy(rings),
          "context rings beside each other"),
-    Case("healthy-served", "healthy", lambda chance, seed: Scenario(served(chance, seed)),
+    Case("healthy-served", "healthy", healthy(served),
          "reinforcement learning: groups of ranks write"),
-    Case("healthy-sharded", "healthy", lambda chance, seed: Scenario(sharded(chance, seed)),
+    Case("healthy-sharded", "healthy", healthy(sharded),
          "replicas of shards over half a node or two"),
-    Case("healthy-moe-any", "healthy", lambda chance, seed: Scenario(moe(chance, seed)),
+    Case("healthy-moe-any", "healthy", healthy(moe),
          "experts of any width"),
 )  # fmt: skip

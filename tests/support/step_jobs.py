@@ -163,6 +163,22 @@ def data_parallel(
     return StepJob({tuple(range(ranks)): found}, float(now.max()), ranks)
 
 
+def _meet(
+    rng: np.random.Generator,
+    comms: Mapping[tuple[int, ...], list[tuple[int, Floats, Floats]]],
+    number: int,
+    begin: Floats,
+    transfer_s: float,
+    over: Floats,
+) -> None:
+    """Let the ranks of each communicator wait for the last one, then transfer; `over`: by rank."""
+    for members, operations in comms.items():
+        some = list(members)
+        end = begin[some].max() + transfer_s * (1 + 0.02 * rng.random())
+        operations.append((number, begin[some], np.full(len(some), end)))
+        over[some] = end
+
+
 def tensor_and_data_parallel(
     size: int = 4, groups: int = 4, steps: int = 24, fault: Fault = Fault(), seed: int = 0,
     layer_s: float = 0.01,
@@ -179,19 +195,11 @@ def tensor_and_data_parallel(
         for place in range(36):
             begin = now + layer_s * paces * (1 + 0.01 * rng.standard_normal(ranks)) + _LAUNCH_S
             layer += 1
-            for members, operations in inner.items():
-                some = list(members)
-                end = begin[some].max() + 0.0008 * (1 + 0.02 * rng.random())
-                operations.append((layer, begin[some], np.full(size, end)))
-                now[some] = end
+            _meet(rng, inner, layer, begin, 0.0008, now)
             if place % 9 == 8 and place > 9:
                 bucket += 1
                 begin = np.maximum(now, free) + _LAUNCH_S
-                for members, operations in outer.items():
-                    some = list(members)
-                    end = begin[some].max() + 0.02 * (1 + 0.02 * rng.random())
-                    operations.append((bucket, begin[some], np.full(groups, end)))
-                    free[some] = end
+                _meet(rng, outer, bucket, begin, 0.02, free)
         now = np.maximum(now, free) + 0.005 * paces
     return StepJob({**inner, **outer}, float(now.max()), ranks)
 
@@ -218,11 +226,7 @@ def expert_parallel(
             work = 0.012 * paces * busy if place % 2 else 0.008 * paces
             begin = now + work * (1 + 0.01 * rng.standard_normal(ranks)) + _LAUNCH_S
             number += 1
-            for members, operations in inner.items():
-                some = list(members)
-                end = begin[some].max() + 0.0008 * (1 + 0.02 * rng.random())
-                operations.append((number, begin[some], np.full(size, end)))
-                now[some] = end
+            _meet(rng, inner, number, begin, 0.0008, now)
         begin = now + 0.004 * paces + _LAUNCH_S
         now = np.full(ranks, begin.max() + 0.02 * (1 + 0.02 * rng.random()))
         world.append((step + 1, begin, now.copy()))
