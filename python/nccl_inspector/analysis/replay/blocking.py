@@ -34,6 +34,9 @@ _SLOPE_AWAY_MAX = 1.0  # distance of the slope from 0 or -1: beyond it, neither 
 _SLOPE_CLEAR_MAX = 0.25
 _MUCH_SHARE = 0.005  # waiting, as a share of the time from an end to the next begin
 _ODD_TIMES, _WIDE_TIMES = 4.0, 8.0  # in median deviations
+# Behind an operation that was queued, the median time between two begins must be this
+# share of what it is without queueing. (Rings in the trials: 0.99 to 1.01; buckets: up to 0.92.)
+_HELD_ALIKE = 0.95
 _BLOCKS_SLOPE = 0.5  # limit of the slope of next begin against waiting: 0 blocks, -1 does not
 
 
@@ -176,6 +179,53 @@ def _by_constancy(records: Records, classes: Ints, rows: Ints, far: Floats, coun
     there = medians(classes[rows], np.abs(_residual(farther, own)), count)
     told = (seen >= PAIR_ROWS_MIN) & (np.abs(np.log((here + 500) / (there + 500))) > _CLEARLY)
     return _Clues(seen, told, here < there, told)
+
+
+def works_beside(
+    records: Records, place: Ints, spot: Ints, kind: Ints, before: Ints, cause: Ints, queued: Mask,
+    blocks: Mask,
+) -> Mask:  # fmt: skip
+    """Tell which rows begin a constant time after the begin of the operation before them.
+
+    Whether computing goes on from there shows when that operation (`before`) had to queue behind a
+    third one. If the time between the two begins is what it is without queueing, what was computed
+    meanwhile needed the third one. It is shorter by as long as the queueing took if the rank has
+    computed on all the time, since `cause`.
+    """
+    there = np.maximum(before, 0)
+    third = np.where(before >= 0, before[there], -1)
+    step = (records.begin - records.begin[there]).astype(float)
+    mine = (before >= 0) & ~queued & (step > QUEUED_NS)
+    alike = number_rows(spot, spot[there])
+    count = int(alike.max()) + 1
+    clear = np.flatnonzero(mine & ~queued[there])
+    usual = medians(alike[clear], step[clear], count)[alike]
+    since = (records.begin - records.end[np.maximum(cause, 0)]).astype(float)
+    like = number_rows(spot, np.where(cause >= 0, spot[cause], -1), records.member)
+    told = np.flatnonzero(~queued & (cause >= 0))
+    held = (since - medians(like[told], since[told], int(like.max()) + 1)[like])[there]
+    rows = np.flatnonzero(mine & queued[there] & (third >= 0) & ~np.isnan(usual + held))
+    pair = number_rows(kind[there], kind)
+    many = int(pair.max()) + 1
+    apart = (step - usual)[rows]
+    wrong, right = (
+        medians(pair[rows], np.abs(values), many) for values in (apart + held[rows], apart)
+    )
+    some = np.bincount(pair[rows], minlength=many) >= PAIR_ROWS_MIN
+    some &= np.log((wrong + 500) / (right + 500)) > _CLEARLY
+    some &= medians(pair[rows], step[rows] / usual[rows], many) >= _HELD_ALIKE
+    # What keeps its distance from an end as well is told by that end.
+    rows = np.flatnonzero(mine)
+    far = (records.begin - records.end[there])[rows].astype(float)
+    own = number_rows(alike[rows], records.member[rows])
+    from_end, from_begin = (
+        medians(alike[rows], np.abs(_residual(values, own)), count) for values in (far, step[rows])
+    )
+    by_begin = np.log((from_end + 500) / (from_begin + 500)) > _CLEARLY
+    found = some[pair] & (before >= 0) & (~blocks[there] | by_begin[alike])
+    # The program is the same on all ranks of a stage.
+    every = np.bincount(place)
+    return found & (np.bincount(place, found)[place] > 0.5 * every[place])
 
 
 def _of_several(classes: Ints, stage: Ints, rows: Ints, count: int) -> Mask:

@@ -17,7 +17,7 @@ from nccl_inspector.analysis.replay.arrays import (
     order_rows,
 )
 from nccl_inspector.analysis.replay.batch_size import ready_by_batch
-from nccl_inspector.analysis.replay.blocking import QUEUED_NS
+from nccl_inspector.analysis.replay.blocking import PAIR_ROWS_MIN, QUEUED_NS
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 
@@ -60,6 +60,9 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     # Gaps of one place of the pattern are comparable only if they are counted from the same place.
     spot = number_rows(order.spot, np.where(order.cause >= 0, order.spot[order.cause], -1))
     usual_there = _usual_at_other_times(records, order, spot, known)
+    # If all were queued there, nothing else tells what the step from one begin to the next takes.
+    nobody = order.beside & (clear == 0) & np.isnan(usual_there)
+    usual_there = np.where(nobody, _usual_steps(order, known), usual_there)
     own_ready, usual_ready = ready_by_batch(records, order, usual)
     by_batch = murky & ~np.isnan(own_ready) & ~np.isnan(usual_ready)
     by_batch &= _mostly(np.where(order.cause >= 0, order.spot[order.cause], -1), murky, by_batch)
@@ -106,6 +109,34 @@ def _usual_at_other_times(records: Records, order: Order, spot: Ints, known: Mas
     clear_of[told] -= 1
     others[2 * clear_of < members - 1] = np.nan
     return others[cell]
+
+
+def _usual_steps(order: Order, known: Mask) -> Floats:
+    """Return for each row counted from a begin what any process takes at its place of the pattern.
+
+    If nobody is seen there often, it is what the nearest place takes, of those that do not take
+    longer than what all take here, queueing included.
+    """
+    mine = order.beside & known
+    found = np.full(len(known), np.nan)
+    clear = np.flatnonzero(mine & ~order.queued)
+    count = int(order.spot.max()) + 1
+    often = np.bincount(order.spot[clear], minlength=count) >= PAIR_ROWS_MIN
+    seen = np.flatnonzero(often)
+    if not len(seen):
+        return found
+    middle = medians(order.spot[clear], order.gap[clear], count)
+    most = medians(order.spot[mine], order.gap[mine], count)
+    spots = np.flatnonzero(~np.isnan(most))
+    nearest = np.full(count, np.nan)
+    for spot in spots.tolist():
+        fits = seen[middle[seen] <= most[spot]]
+        if often[spot]:
+            nearest[spot] = middle[spot]
+        elif len(fits):
+            nearest[spot] = middle[fits[np.abs(fits - spot).argmin()]]
+    found[mine] = nearest[order.spot[mine]]
+    return found
 
 
 def _ratio(own: Floats, usual: Floats, at: Ints) -> Floats:

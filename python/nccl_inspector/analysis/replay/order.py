@@ -2,6 +2,9 @@
 """What the begin of each operation depends on: its stream, and the last operation that blocks it.
 
 The *own gap* of an operation is its begin minus the end of the last blocking operation before it.
+If keys go round a ring while a program computes on those that came before, it goes on when the next
+transfer begins: computing needs the transfer before that one, and not what runs beside it. Then the
+own gap is counted from that begin.
 """
 
 from dataclasses import dataclass
@@ -16,7 +19,12 @@ from nccl_inspector.analysis.replay.arrays import (
     last_before,
     number_rows,
 )
-from nccl_inspector.analysis.replay.blocking import PAIR_ROWS_MIN, QUEUED_NS, blocking
+from nccl_inspector.analysis.replay.blocking import (
+    PAIR_ROWS_MIN,
+    QUEUED_NS,
+    blocking,
+    works_beside,
+)
 from nccl_inspector.analysis.replay.kernels import kernels, streams
 from nccl_inspector.analysis.replay.pattern import positions
 from nccl_inspector.analysis.replay.records import SYNCHRONISING, Records
@@ -47,6 +55,7 @@ class Order:
     kernel: Ints  # rows of one kernel share it: the Sends and Recvs of one call
     sure: float  # share of rows whose pair of kinds the data tell
     left: Mask  # its rank left the operation before the last one came, so it did not wait for it
+    beside: Mask  # its gap is counted from the begin of `cause`, which runs beside its rank's work
 
 
 def _may_leave(records: Records, kind: Ints, whole: Mask) -> Mask:
@@ -238,12 +247,23 @@ def find_order(records: Records) -> Order:
         cause[held] = last_before(owner, records.end, owner[held], records.begin[held])
     # A process without a record in a whole piece of a run lacks some, so its gap is not known.
     cause = np.where(records.piece - records.piece[np.maximum(cause, 0)] <= 1, cause, -1)
-    queued &= before != cause
+    at_once = queued
+    queued = queued & (before != cause)
     cause = _of_those_not_queued(records, place, owner, cause, queued)
-    gap = np.where(cause >= 0, records.begin - records.end[np.maximum(cause, 0)], np.nan)
+    beside = works_beside(records, place, spot, kind, before, cause, at_once, blocks)
+    beside &= handed < 0
+    # What blocks, and ended after that begin, counts.
+    there = np.maximum(cause, 0)
+    earlier = records.end[there] <= records.begin[np.maximum(before, 0)] + QUEUED_NS
+    beside &= (cause < 0) | earlier | (kernel[there] == kernel[np.maximum(before, 0)])
+    cause = np.where(beside, before, cause)
+    queued = np.where(beside, at_once, queued)
+    there = np.maximum(cause, 0)
+    since = np.where(beside, records.begin[there], records.end[there])
+    gap = np.where(cause >= 0, records.begin - since, np.nan)
     return Order(
         stage, place, waited, transfer, before, cause, gap.astype(float), queued, blocks, spot,
-        kernel, sure, left,
+        kernel, sure, left, beside,
     )  # fmt: skip
 
 

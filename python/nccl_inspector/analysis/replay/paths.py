@@ -30,7 +30,7 @@ from nccl_inspector.model.process import FUNCS, PEER_NONE
 
 SLOW = 1.15  # T / that of the siblings
 _QUARTER = 1.05  # three quarters of the operations must exceed this ratio
-_OPERATIONS_MIN = 12
+OPERATIONS_MIN = 12
 _SIZE_CLASS_MIN = 16  # of what tells that a path is fine: below 64 KiB the time is mostly latency
 _KIN_MIN = 4  # paths of one shape that are needed; their better quarter is usual
 _MOST = 0.8  # share of the slow paths, and of a place's own paths, for the place to explain them
@@ -123,7 +123,8 @@ def inside_nodes(paths: Sequence[Path], spots: Sequence[Spot]) -> Mask:
 def transfer_times(records: Records, order: Order) -> tuple[Floats, Mask]:
     """Return T by row, and for which rows it is only a bound; NaN: not known.
 
-    T of a Send and its Recv is counted from when both have begun, if their clocks can be believed.
+    T of a Send and its Recv is counted from when both have begun, if their clocks can be believed;
+    else it is no more than what can be.
     It is over when the first of both kernels ends, or earlier: if that kernel has a transfer with
     another rank, and that one's kernel ends later still, then it may be what the kernel waited for.
     """
@@ -141,9 +142,11 @@ def transfer_times(records: Records, order: Order) -> tuple[Floats, Mask]:
     pairs, common = pairs[timed], common[timed]
     if not len(pairs):
         return order.transfer, bound
-    sure = common >= _CLOCKS_TIMES * apart
+    least = _CLOCKS_TIMES * apart
+    sure = common >= least
     found = order.transfer.copy()
-    found[pairs[sure]] = np.minimum(found[pairs[sure]], common[sure])
+    found[pairs] = np.minimum(found[pairs], np.maximum(common, least))
+    bound[pairs] = found[pairs] < order.transfer[pairs]  # a shorter one is not known any better
     bound[pairs[sure]] = _may_be_another(records, order.kernel, pairs, apart)[sure]
     return found, bound
 
@@ -365,7 +368,7 @@ def find_slow_paths(records: Records, order: Order, spots: Sequence[Spot]) -> tu
     paths = find_paths(records, path)
     inside_of = inside_nodes(paths, spots)
     middle, quarter, operations, usual = _ratios(records, order, path, inside_of)
-    known = (operations >= _OPERATIONS_MIN) & _has_transfers(records, path)
+    known = (operations >= OPERATIONS_MIN) & _has_transfers(records, path)
     slow = known & (middle >= SLOW) & (quarter >= _QUARTER)
     found = []
     for inside in (False, True):

@@ -38,8 +38,9 @@ class Plan:
     operation: Ints
     before: Ints  # positions; -1: none in its piece
     cause: Ints
+    beside: Mask  # the begin of `cause` counts, not its end
     ended: Floats  # recorded end of a `before` in an earlier piece; EARLY: none
-    caused: Floats  # the same for `cause`
+    caused: Floats  # the same for `cause`, or its begin
     parts: Ints | None  # positions x parts of the kernel; None: all kernels have one part
     batch: Ints  # number in the piece; rows of a batch need only rows of earlier batches
     begin: Floats
@@ -73,10 +74,14 @@ def make_plan(records: Records, order: Order) -> Plan:
     bounds = np.searchsorted(piece, np.arange(int(piece[-1]) + 2))
     start = records.begin[rows[bounds[:-1]]]
     np.minimum.at(start, piece, records.begin[rows])
-    ended, caused = (
-        _ended_earlier(records.end[rows], needed, parts, start[piece], bounds[piece])
-        for needed in (before, cause)
-    )
+    beside = order.beside[rows]
+    ended, caused, begun = (
+        _ended_earlier(times[rows], needed, parts, start[piece], bounds[piece])
+        for times, needed in (
+            (records.end, before), (records.end, cause), (records.begin, cause),
+        )
+    )  # fmt: skip
+    caused = np.where(beside, begun, caused)
     before, cause = (np.where(needed >= bounds[piece], needed, -1) for needed in (before, cause))
     needs = np.maximum(before, cause)
     if parts is not None:
@@ -103,6 +108,7 @@ def make_plan(records: Records, order: Order) -> Plan:
         operation,
         before,
         cause,
+        beside,
         ended,
         caused,
         parts,
@@ -198,7 +204,8 @@ class Program:
 
     at: Ints  # positions in the plan
     before: Ints  # places in `at` by part of the kernel; len(at): none
-    cause: Ints
+    cause: Ints  # the same; places of begins follow those of ends
+    beside: bool  # some causes are begins
     batches: tuple[tuple[int, int], ...]  # first place and end of each batch
     heads: tuple[Ints, ...]  # by batch: where each operation begins
     sizes: tuple[Ints, ...]  # by batch: the number of rows of each operation
@@ -217,6 +224,8 @@ def make_program(plan: Plan, low: int, high: int) -> Program:
         return found
 
     before, cause = places(plan.before[at]), places(plan.cause[at])
+    beside = plan.beside[at] & (plan.cause[at] >= 0)
+    cause[:, beside] += count + 1
     new = np.append(True, np.diff(plan.operation[at]) != 0)
     batch = plan.batch[at]
     bounds = np.append(np.flatnonzero(np.append(True, np.diff(batch) != 0)), count)
@@ -227,4 +236,4 @@ def make_program(plan: Plan, low: int, high: int) -> Program:
     ranges = list(pairwise(cuts.tolist()))
     heads = tuple(first[a:b] - begin for (a, b), (begin, _) in zip(ranges, batches, strict=True))
     sizes = tuple(size[a:b] for a, b in ranges)
-    return Program(at, before, cause, batches, heads, sizes)
+    return Program(at, before, cause, bool(beside.any()), batches, heads, sizes)

@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, medians, number_rows
+from nccl_inspector.analysis.replay.arrays import (
+    Floats,
+    Ints,
+    Mask,
+    first_rows,
+    medians,
+    number_rows,
+    quantiles,
+)
 from nccl_inspector.analysis.replay.cause import HABIT_TIMES, TOLD_MIN, TRANSFER, Cause
 from nccl_inspector.analysis.replay.changes import Changes
 from nccl_inspector.analysis.replay.costs import (
@@ -20,6 +28,7 @@ from nccl_inspector.analysis.replay.costs import (
 from nccl_inspector.analysis.replay.longer_transfers import LONGER
 from nccl_inspector.analysis.replay.order import Order, cost_of_bytes
 from nccl_inspector.analysis.replay.paths import (
+    OPERATIONS_MIN,
     SlowPaths,
     Spot,
     Where,
@@ -31,9 +40,11 @@ from nccl_inspector.analysis.replay.paths import (
     transfer_times,
 )
 from nccl_inspector.analysis.replay.records import Records
+from nccl_inspector.analysis.replay.stages import comm_classes
 from nccl_inspector.analysis.replay.what_if import Piece, Replay, WhatIf
 from nccl_inspector.model.process import PEER_NONE
 
+_BETTER = 0.25  # quantile over the paths of a kind; the others may be slow
 _APART_NS = 5_000_000_000  # between two slow times; what is nearer is one
 _THEN_NS = 1_000_000_000  # of a slow time, in which all paths are compared
 _RATE_SHARE_MIN = 0.25  # share of the pieces that must be as usual to tell the usual rate
@@ -68,7 +79,7 @@ def transfer_causes(
     inner = _is_inside(records, spots)
     changed = [np.where(inner == inside, changes.transfer, 1.0) for inside in (False, True)]
     all_beside = np.minimum.reduce([np.ones(len(records)), *(one.factor for one in beside)])
-    pairs = _find_pairs(records, order)
+    pairs = _find_pairs(records, order, inner)
     factors = [
         *(_by_kernel(pairs, one.factor, one.inside, all_beside, one.usual) for one in beside),
         *(
@@ -232,10 +243,10 @@ class _Pairs:
     known: Floats
 
 
-def _find_pairs(records: Records, order: Order) -> _Pairs:
+def _find_pairs(records: Records, order: Order, inner: Mask) -> _Pairs:
     times, bound = transfer_times(records, order)
     rows = np.flatnonzero((records.peer != PEER_NONE) & (times > 0))
-    known = _known_before(records, times, bound)[rows] if len(rows) else np.ones(0)
+    known = _known_before(records, times, bound, inner)[rows] if len(rows) else np.ones(0)
     return _Pairs(rows, order.kernel[rows], records.joined[rows], times[rows], bound[rows], known)
 
 
@@ -272,12 +283,26 @@ def _by_kernel(
     return found
 
 
-def _known_before(records: Records, times: Floats, bound: Mask) -> Floats:
-    """Return for each row the factor that makes T what the rows of its path have that tell it."""
+def _known_before(records: Records, times: Floats, bound: Mask, inner: Mask) -> Floats:
+    """Return for each row the factor that makes T what is known of such transfers.
+
+    That is what the rows of its path have that tell it, or those of the better paths of its kind if
+    these take less: both ends of a path may be held up by others all the time. `inner`: the rows of
+    paths within nodes.
+    """
     rate = cost_of_bytes(records, times)
-    kind = number_rows(path_numbers(records), records.size_class)
-    told = np.flatnonzero(~bound & ~np.isnan(rate) & (rate > 0))
-    usual = medians(kind[told], rate[told], int(kind.max()) + 1)[kind]
+    path = path_numbers(records)
+    kind = number_rows(path, records.size_class)
+    told = np.flatnonzero(~bound & ~np.isnan(rate) & (rate > 0) & (records.peer != PEER_NONE))
+    many = int(kind.max()) + 1
+    of_path = medians(kind[told], rate[told], many)
+    kin = number_rows(
+        comm_classes(records)[records.comm], records.size_class, inner.astype(np.int64)
+    )
+    kin_of = kin[first_rows(kind)]
+    often = np.flatnonzero(np.bincount(kind[told], minlength=many) >= OPERATIONS_MIN)
+    better = quantiles(kin_of[often], of_path[often], int(kin.max()) + 1, _BETTER)
+    usual = np.fmin(of_path[kind], better[kin])
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.nan_to_num(np.minimum(usual / rate, 1.0), nan=1.0)
 

@@ -111,7 +111,7 @@ def _replay(
     """Fill in the ends of a program's rows (places x questions), ns since the piece's begin.
 
     `gaps`, by row of the records: own, at the peers' pace, and the share of a gap that may change.
-    `ends` has one extra row.
+    `ends` has one extra row, and if causes are begins, as many rows again for these.
     """
     at = program.at
     rows = plan.rows[at]
@@ -134,7 +134,8 @@ def _replay(
             longer.append((column, np.maximum(own + more, 0.0)))
             mine = changed.column == column
             fixed[mine] = np.maximum(fixed[mine] + more[changed.place[mine]], 0.0)
-    ends[-1] = EARLY
+    ends[len(at)] = ends[-1] = EARLY
+    begins = ends[len(at) + 1 :]
     for number, (low, high) in enumerate(program.batches):
         ready = _latest(ends, program.cause, low, high)
         here = edge[edges[number] : edges[number + 1]]
@@ -151,6 +152,8 @@ def _replay(
         ready[alone - low] = begin[alone, None]
         np.maximum(ready, _latest(ends, program.before, low, high), out=ready)
         ready[here - low] = np.maximum(ready[here - low], ended[here, None])
+        if program.beside:
+            begins[low:high] = ready
         latest = np.maximum.reduceat(ready, program.heads[number], axis=0)
         done = latest.repeat(program.sizes[number], axis=0)
         others = [
@@ -239,12 +242,13 @@ class Replay:
             for some in _together(bounds, most)
         ]
         longest = max(high - low for _, low, high in together)
-        room = np.empty((longest + 1, len(everything)))
+        many = 2 if self._order.beside.any() else 1
+        room = np.empty((many * (longest + 1), len(everything)))
         for some, low, high in together:
             if (low, high) not in self._programs:
                 self._programs[low, high] = make_program(self._plan, low, high)
             program = self._programs[low, high]
-            ends = room[: high - low + 1]
+            ends = room[: (2 if program.beside else 1) * (high - low + 1)]
             gaps = *self._gaps, self._inside
             _replay(self._records, self._plan, program, gaps, everything, ends)
             place = np.empty(high - low, np.int64)
