@@ -232,3 +232,31 @@ def expert_parallel(
         world.append((step + 1, begin, now.copy()))
     comms = {**inner, tuple(range(ranks)): world}
     return StepJob(comms, float(now.max()), ranks, frozenset(inner))
+
+
+def computed_beside(
+    ranks: int = 8, turns: int = 12, steps: int = 40, fault: Fault = Fault(), seed: int = 0,
+    transfer_s: float = 0.006,
+) -> StepJob:  # fmt: skip
+    """All exchange keys again and again while they compute on those of the turn before.
+
+    A rank begins a turn when it has computed, and has what the last turn brought. Then all reduce.
+    """
+    rng = np.random.default_rng(seed)
+    turned: list[tuple[int, Floats, Floats]] = []
+    summed: list[tuple[int, Floats, Floats]] = []
+    now = np.zeros(ranks)
+    for step in range(steps):
+        paces = _paces(rng, ranks, fault, step, 0.0)
+        begin = now + 0.02 * paces * (1 + 0.01 * rng.standard_normal(ranks)) + _LAUNCH_S
+        for turn in range(turns):
+            # Now and then others use the network.
+            took = transfer_s * (1 + 0.02 * rng.random()) * (3 if rng.random() < 0.1 else 1)
+            end = np.full(ranks, begin.max() + took)
+            turned.append((step * turns + turn + 1, begin, end))
+            computed = begin + 0.01 * paces * (1 + 0.01 * rng.standard_normal(ranks))
+            begin = np.maximum(computed, end) + _LAUNCH_S
+        now = np.full(ranks, begin.max() + 0.005)
+        summed.append((step + 1, begin[::-1], now.copy()))
+    members = tuple(range(ranks))
+    return StepJob({members: turned, members[::-1]: summed}, float(now.max()), ranks)

@@ -37,6 +37,8 @@ _ODD_TIMES, _WIDE_TIMES = 4.0, 8.0  # in median deviations
 # Behind an operation that was queued, the median time between two begins must be this
 # share of what it is without queueing. (Rings in the trials: 0.99 to 1.01; buckets: up to 0.92.)
 _HELD_ALIKE = 0.95
+# Logarithm of the errors of the two predictions: rings have 0.6 and more, buckets up to 0.4.
+_HELD_CLEARLY = 0.5
 _BLOCKS_SLOPE = 0.5  # limit of the slope of next begin against waiting: 0 blocks, -1 does not
 
 
@@ -181,6 +183,25 @@ def _by_constancy(records: Records, classes: Ints, rows: Ints, far: Floats, coun
     return _Clues(seen, told, here < there, told)
 
 
+def nearer_begin(records: Records, rows: Ints, since: Ints, alike: Ints) -> Mask:
+    """Tell which rows keep their distance from the begin of `since` better than from its end.
+
+    `rows` tell it for all that are `alike`.
+    """
+    there = since[rows]
+    own = number_rows(alike[rows], records.member[rows])
+    from_end, from_begin = (
+        medians(
+            alike[rows],
+            np.abs(_residual((records.begin[rows] - times[there]).astype(float), own)),
+            int(alike.max()) + 1,
+        )
+        for times in (records.end, records.begin)
+    )
+    found: Mask = (np.log((from_end + 500) / (from_begin + 500)) > _CLEARLY)[alike]
+    return found
+
+
 def works_beside(
     records: Records, place: Ints, spot: Ints, kind: Ints, before: Ints, cause: Ints, queued: Mask,
     blocks: Mask,
@@ -200,29 +221,33 @@ def works_beside(
     count = int(alike.max()) + 1
     clear = np.flatnonzero(mine & ~queued[there])
     usual = medians(alike[clear], step[clear], count)[alike]
-    since = (records.begin - records.end[np.maximum(cause, 0)]).astype(float)
+    since_end = (records.begin - records.end[np.maximum(cause, 0)]).astype(float)
     like = number_rows(spot, np.where(cause >= 0, spot[cause], -1), records.member)
     told = np.flatnonzero(~queued & (cause >= 0))
-    held = (since - medians(like[told], since[told], int(like.max()) + 1)[like])[there]
-    rows = np.flatnonzero(mine & queued[there] & (third >= 0) & ~np.isnan(usual + held))
+    held = (since_end - medians(like[told], since_end[told], int(like.max()) + 1)[like])[there]
+    needed = cause[there]
+    asked = mine & queued[there] & (third >= 0) & (needed >= 0) & ~np.isnan(usual + held)
+    rows = np.flatnonzero(asked)
+    if not len(rows):
+        return asked
     pair = number_rows(kind[there], kind)
     many = int(pair.max()) + 1
+    own = number_rows(alike[rows], spot[needed[rows]])
+    since = (records.begin[rows] - records.end[needed[rows]]).astype(float)
+    from_end, from_begin = (
+        medians(pair[rows], np.abs(_residual(values, own)), many) for values in (since, step[rows])
+    )
+    some = np.bincount(pair[rows], minlength=many) >= PAIR_ROWS_MIN
+    some &= from_end >= from_begin
     apart = (step - usual)[rows]
     wrong, right = (
         medians(pair[rows], np.abs(values), many) for values in (apart + held[rows], apart)
     )
-    some = np.bincount(pair[rows], minlength=many) >= PAIR_ROWS_MIN
-    some &= np.log((wrong + 500) / (right + 500)) > _CLEARLY
+    some &= np.log((wrong + 500) / (right + 500)) > _HELD_CLEARLY
     some &= medians(pair[rows], step[rows] / usual[rows], many) >= _HELD_ALIKE
     # What keeps its distance from an end as well is told by that end.
-    rows = np.flatnonzero(mine)
-    far = (records.begin - records.end[there])[rows].astype(float)
-    own = number_rows(alike[rows], records.member[rows])
-    from_end, from_begin = (
-        medians(alike[rows], np.abs(_residual(values, own)), count) for values in (far, step[rows])
-    )
-    by_begin = np.log((from_end + 500) / (from_begin + 500)) > _CLEARLY
-    found = some[pair] & (before >= 0) & (~blocks[there] | by_begin[alike])
+    by_begin = nearer_begin(records, np.flatnonzero(mine), before, alike)
+    found = some[pair] & (before >= 0) & (~blocks[there] | by_begin)
     # The program is the same on all ranks of a stage.
     every = np.bincount(place)
     return found & (np.bincount(place, found)[place] > 0.5 * every[place])

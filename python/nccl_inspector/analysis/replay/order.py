@@ -23,6 +23,7 @@ from nccl_inspector.analysis.replay.blocking import (
     PAIR_ROWS_MIN,
     QUEUED_NS,
     blocking,
+    nearer_begin,
     works_beside,
 )
 from nccl_inspector.analysis.replay.kernels import kernels, streams
@@ -209,6 +210,19 @@ def _of_those_not_queued(
     return found
 
 
+def _follows_beside(
+    records: Records, place: Ints, spot: Ints, cause: Ints, beside: Mask, queued: Mask
+) -> Mask:
+    """Tell which rows of another stream go on from the begin of their cause, as its stream does."""
+    there = np.maximum(cause, 0)
+    mine = (cause >= 0) & ~beside & beside[there] & (records.comm[there] != records.comm)
+    rows = np.flatnonzero(mine & ~queued)
+    if not len(rows):
+        return mine
+    found = mine & nearer_begin(records, rows, cause, number_rows(spot, spot[there]))
+    return found & (np.bincount(place, found)[place] > 0.5 * np.bincount(place)[place])
+
+
 def find_order(records: Records) -> Order:
     """Return what each row depends on."""
     stream, in_stream = streams(records)
@@ -257,6 +271,7 @@ def find_order(records: Records) -> Order:
     earlier = records.end[there] <= records.begin[np.maximum(before, 0)] + QUEUED_NS
     beside &= (cause < 0) | earlier | (kernel[there] == kernel[np.maximum(before, 0)])
     cause = np.where(beside, before, cause)
+    beside |= _follows_beside(records, place, spot, cause, beside, queued) & (handed < 0)
     queued = np.where(beside, at_once, queued)
     there = np.maximum(cause, 0)
     since = np.where(beside, records.begin[there], records.end[there])
