@@ -217,10 +217,11 @@ def _follows_beside(
     there = np.maximum(cause, 0)
     mine = (cause >= 0) & ~beside & beside[there] & (records.comm[there] != records.comm)
     rows = np.flatnonzero(mine & ~queued)
-    if not len(rows):
-        return mine
-    found = mine & nearer_begin(records, rows, cause, number_rows(spot, spot[there]))
-    return found & (np.bincount(place, found)[place] > 0.5 * np.bincount(place)[place])
+    found: Mask = np.zeros(len(records), dtype=bool)
+    if len(rows):
+        found = mine & nearer_begin(records, rows, cause, number_rows(spot, spot[there]))
+        found &= np.bincount(place, found)[place] > 0.5 * np.bincount(place)[place]
+    return found
 
 
 def find_order(records: Records) -> Order:
