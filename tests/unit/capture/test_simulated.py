@@ -71,7 +71,7 @@ def test_report_and_analyze_agree_on_a_straggler(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "planner",
     [
-        plans.ddp,
+        pytest.param(plans.ddp, marks=LONG),
         pytest.param(plans.inference, marks=LONG),
         pytest.param(plans.tensor_data, marks=LONG),
         pytest.param(plans.experts, marks=LONG),
