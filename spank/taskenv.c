@@ -17,78 +17,56 @@
 #define RAS_PORTS (UINT16_MAX + 1u - RAS_PORT_FIRST)
 #define RAS_PORTS_OF_JOB 8u
 
-/* The profiler comes first: if it is the user's, none of the others is set. */
-enum variable {
-	PROFILER,
-	ENABLE,
-	RUN_DIR,
-	CONTROL_DIR,
-	PROM_DUMP,
-	JSON,
-	DUMP_DIR,
-	VERBOSE,
-	GZIP,
-	JSON_MAX,
-	INTERVAL,
-	P2P,
-	MIN_SIZE,
-	PHASES,
-	HOST_TIME,
-	NET,
-	DENY_NCCL,
-	BUDGET,
-	ARRAY_TASK,
-	RAS_ADDR, /* these six are variables of NCCL itself */
-	ALLGATHERV,
-	DEBUG, /* these four only with the setting `debug` */
-	DEBUG_FILE,
-	DEBUG_SUBSYS,
-	DEBUG_TIME,
-	FR_FILE, /* from here on PyTorch's flight recorder; the second of a name is the older */
-	FR_FILE_OLD,
-	FR_FILE_TORCHCOMMS,
-	FR_RECORDS,
-	FR_RECORDS_OLD,
-	FR_ON_TIMEOUT,
-	FR_PIPE, /* Gloo's and XCCL's; NCCL's has another name, and a pipe of its own */
-	FR_PIPE_NCCL,
-};
+/* All variables, the profiler first: if it is the user's, none of the others is set. Those from
+ * RAS_ADDR to DEBUG_TIME are variables of NCCL itself, DEBUG and the next three of them only with
+ * the setting `debug`. From FR_FILE on they are of PyTorch's flight recorder; the second of a name
+ * is the older. FR_PIPE is Gloo's and XCCL's; NCCL's has another name, and a pipe of its own. */
+#define VARIABLES(X)                                                                               \
+	X(PROFILER, "NCCL_PROFILER_PLUGIN")                                                        \
+	X(ENABLE, "NCCL_INSPECTOR_ENABLE")                                                         \
+	X(RUN_DIR, "NCCL_INSPECTOR_RUN_DIR")                                                       \
+	X(CONTROL_DIR, "NCCL_INSPECTOR_CONTROL_DIR")                                               \
+	X(PROM_DUMP, "NCCL_INSPECTOR_PROM_DUMP")                                                   \
+	X(JSON, "NCCL_INSPECTOR_JSON")                                                             \
+	X(DUMP_DIR, "NCCL_INSPECTOR_DUMP_DIR")                                                     \
+	X(VERBOSE, "NCCL_INSPECTOR_DUMP_VERBOSE")                                                  \
+	X(GZIP, "NCCL_INSPECTOR_JSON_GZIP")                                                        \
+	X(JSON_MAX, "NCCL_INSPECTOR_JSON_MAX_BYTES")                                               \
+	X(INTERVAL, "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS")                            \
+	X(P2P, "NCCL_INSPECTOR_ENABLE_P2P")                                                        \
+	X(MIN_SIZE, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES")                                          \
+	X(PHASES, "NCCL_INSPECTOR_PHASES")                                                         \
+	X(HOST_TIME, "NCCL_INSPECTOR_HOST_TIME")                                                   \
+	X(NET, "NCCL_INSPECTOR_NET")                                                               \
+	X(DENY_NCCL, "NCCL_INSPECTOR_DENY_NCCL")                                                   \
+	X(BUDGET, "NCCL_INSPECTOR_BUDGET_PERCENT")                                                 \
+	X(ARRAY_TASK, "NCCL_INSPECTOR_ARRAY_TASK")                                                 \
+	X(RAS_ADDR, "NCCL_RAS_ADDR")                                                               \
+	X(ALLGATHERV, "NCCL_ALLGATHERV_ENABLE")                                                    \
+	X(DEBUG, "NCCL_DEBUG")                                                                     \
+	X(DEBUG_FILE, "NCCL_DEBUG_FILE")                                                           \
+	X(DEBUG_SUBSYS, "NCCL_DEBUG_SUBSYS")                                                       \
+	X(DEBUG_TIME, "NCCL_DEBUG_TIMESTAMP_FORMAT")                                               \
+	X(FR_FILE, "TORCH_FR_DUMP_TEMP_FILE")                                                      \
+	X(FR_FILE_OLD, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")                                          \
+	X(FR_FILE_TORCHCOMMS, "TORCHCOMM_FR_DUMP_TEMP_FILE")                                       \
+	X(FR_RECORDS, "TORCH_FR_BUFFER_SIZE")                                                      \
+	X(FR_RECORDS_OLD, "TORCH_NCCL_TRACE_BUFFER_SIZE")                                          \
+	X(FR_ON_TIMEOUT, "TORCH_NCCL_DUMP_ON_TIMEOUT")                                             \
+	X(FR_PIPE, "TORCH_FR_DEBUG_INFO_PIPE_FILE")                                                \
+	X(FR_PIPE_NCCL, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
 
-static const char *const names[TASKENV_VARIABLES] = {
-	[PROFILER] = "NCCL_PROFILER_PLUGIN",
-	[ENABLE] = "NCCL_INSPECTOR_ENABLE",
-	[RUN_DIR] = "NCCL_INSPECTOR_RUN_DIR",
-	[CONTROL_DIR] = "NCCL_INSPECTOR_CONTROL_DIR",
-	[PROM_DUMP] = "NCCL_INSPECTOR_PROM_DUMP",
-	[JSON] = "NCCL_INSPECTOR_JSON",
-	[DUMP_DIR] = "NCCL_INSPECTOR_DUMP_DIR",
-	[VERBOSE] = "NCCL_INSPECTOR_DUMP_VERBOSE",
-	[GZIP] = "NCCL_INSPECTOR_JSON_GZIP",
-	[JSON_MAX] = "NCCL_INSPECTOR_JSON_MAX_BYTES",
-	[INTERVAL] = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
-	[P2P] = "NCCL_INSPECTOR_ENABLE_P2P",
-	[MIN_SIZE] = "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES",
-	[PHASES] = "NCCL_INSPECTOR_PHASES",
-	[HOST_TIME] = "NCCL_INSPECTOR_HOST_TIME",
-	[NET] = "NCCL_INSPECTOR_NET",
-	[DENY_NCCL] = "NCCL_INSPECTOR_DENY_NCCL",
-	[BUDGET] = "NCCL_INSPECTOR_BUDGET_PERCENT",
-	[ARRAY_TASK] = "NCCL_INSPECTOR_ARRAY_TASK",
-	[RAS_ADDR] = "NCCL_RAS_ADDR",
-	[ALLGATHERV] = "NCCL_ALLGATHERV_ENABLE",
-	[DEBUG] = "NCCL_DEBUG",
-	[DEBUG_FILE] = "NCCL_DEBUG_FILE",
-	[DEBUG_SUBSYS] = "NCCL_DEBUG_SUBSYS",
-	[DEBUG_TIME] = "NCCL_DEBUG_TIMESTAMP_FORMAT",
-	[FR_FILE] = "TORCH_FR_DUMP_TEMP_FILE",
-	[FR_FILE_OLD] = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
-	[FR_FILE_TORCHCOMMS] = "TORCHCOMM_FR_DUMP_TEMP_FILE",
-	[FR_RECORDS] = "TORCH_FR_BUFFER_SIZE",
-	[FR_RECORDS_OLD] = "TORCH_NCCL_TRACE_BUFFER_SIZE",
-	[FR_ON_TIMEOUT] = "TORCH_NCCL_DUMP_ON_TIMEOUT",
-	[FR_PIPE] = "TORCH_FR_DEBUG_INFO_PIPE_FILE",
-	[FR_PIPE_NCCL] = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
-};
+#define ENUMERATOR(variable, name) variable,
+#define NAME(variable, name) [variable] = name,
+/* " NAME:HASH" */
+#define MARKED_BYTES(variable, name) +sizeof(" :" name) - 1 + HASH_DIGITS
+
+enum variable { VARIABLES(ENUMERATOR) };
+
+static const char *const names[TASKENV_VARIABLES] = { VARIABLES(NAME) };
+
+_Static_assert(sizeof("4294967295") VARIABLES(MARKED_BYTES) <= TASKENV_VALUE_BYTES,
+               "a marker of all variables has room");
 
 /* PyTorch's variables that have two names: if the user set one, we do not set the other. */
 static const enum variable other_names[][2] = {

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,19 +27,24 @@ static int current_device(void *driver, int *device)
 	return count_devices && count_devices(&count) == 0 && count == 1 ? 0 : -1;
 }
 
+/* Of a part of a GPU (MIG) the older function gives the GPU's, and the newer one the part's own,
+ * which tools know by another prefix. */
 static void read_uuid(void *driver, int device, struct box_gpu *gpu)
 {
+	get_uuid whole_of = (get_uuid)dlsym(driver, "cuDeviceGetUuid");
 	get_uuid uuid_of = (get_uuid)dlsym(driver, "cuDeviceGetUuid_v2");
-	unsigned char u[16];
+	unsigned char u[16], whole[16];
 
 	if (!uuid_of)
-		uuid_of = (get_uuid)dlsym(driver, "cuDeviceGetUuid");
+		uuid_of = whole_of;
 	if (!uuid_of || uuid_of(u, device) != 0)
 		return;
+	bool is_part = whole_of && whole_of(whole, device) == 0 && memcmp(whole, u, sizeof(u));
+
 	snprintf(gpu->uuid, sizeof(gpu->uuid),
-	         "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
-	         u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13],
-	         u[14], u[15]);
+	         "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+	         is_part ? "MIG" : "GPU", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8],
+	         u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
 }
 
 /* As the kernel driver tells; /dev/nvidiaN has the same number. */

@@ -106,6 +106,8 @@ INLINE void let_go(struct box_op *op, uint32_t generation, enum track_slot after
 {
 	if (after == TRACK_SLOT_RESTS)
 		slots_rest(op, generation);
+	else if (after == TRACK_SLOT_HANDED_ON)
+		slots_hand_on(op, generation);
 	else
 		slots_free(op, generation);
 }

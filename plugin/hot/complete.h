@@ -9,8 +9,11 @@
 /* The thread of the kernels has told the last channel of an operation. Gives 0. */
 TRACK_HOT int track_last_kernel(struct track *track, struct box_op *op, uint32_t generation);
 
-/* What becomes of the slot. One that rests becomes free in the sweep's next round (slots_rest). */
-enum track_slot { TRACK_SLOT_FREE, TRACK_SLOT_RESTS };
+/* What becomes of the slot. One that rests becomes free in the sweep's next round (slots_rest). One
+ * that is handed on is free at once, although the thread of the kernels may have found the handle
+ * good just now: what that yet stores goes when its next operation begins
+ * (track_kernel_start_slowly). */
+enum track_slot { TRACK_SLOT_FREE, TRACK_SLOT_RESTS, TRACK_SLOT_HANDED_ON };
 
 /* For the sweep and hot/reclaim.c. Each ends one use (`generation`) of a slot, exactly once: as an
  * operation that is over, as one that was given up, as one that gets no time. False: that use is

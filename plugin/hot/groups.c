@@ -88,8 +88,8 @@ void groups_add_slotless(struct groups *groups, uint32_t number, const struct sl
 {
 	struct group *group = &groups->group[number - 1];
 
-	owned_raise(&group->last_index, member->index);
-	owned_lower(&group->enqueue_tick, member->enqueue_tick);
+	owned_raise(&group->slotless_last_index, member->index);
+	owned_lower(&group->slotless_enqueue_tick, member->enqueue_tick);
 	owned_lower(&group->known_tick, member->known_tick);
 	atomic_store_explicit(&group->comm_generation, member->comm_generation, relaxed);
 	owned_add(&group->announced_channels, member->channels);
@@ -103,7 +103,7 @@ bool groups_slotless_start(struct groups *groups, uint64_t token, uint64_t gpu_n
 
 	if (!group || !atomic_load_explicit(&group->slotless, relaxed))
 		return false;
-	owned_lower(&group->start_ns, gpu_ns);
+	owned_lower(&group->slotless_start_ns, gpu_ns);
 	owned_add(&group->started_channels, 1);
 	return true;
 }
@@ -135,7 +135,7 @@ bool groups_slotless_stop(struct groups *groups, uint64_t token, uint64_t gpu_ns
 	    atomic_load_explicit(&group->stopped_channels, relaxed) >=
 	        atomic_load_explicit(&group->started_channels, relaxed))
 		return false;
-	owned_raise(&group->stop_ns, gpu_ns);
+	owned_raise(&group->slotless_stop_ns, gpu_ns);
 	atomic_fetch_add(&group->stopped_channels, 1);
 	return is_slotless_due(group);
 }
@@ -160,6 +160,21 @@ static void number(struct groups *groups, uint64_t token, struct group_facts *fa
 	facts->number = atomic_fetch_add_explicit(over, 1, relaxed) + 1;
 }
 
+/* The smaller one of two figures, of which 0 means "none"; the larger one. */
+static uint64_t lower_of(const _Atomic uint64_t *one, const _Atomic uint64_t *other)
+{
+	uint64_t a = atomic_load_explicit(one, relaxed), b = atomic_load_explicit(other, relaxed);
+
+	return a - 1 < b - 1 ? a : b;
+}
+
+static uint64_t higher_of(const _Atomic uint64_t *one, const _Atomic uint64_t *other)
+{
+	uint64_t a = atomic_load_explicit(one, relaxed), b = atomic_load_explicit(other, relaxed);
+
+	return a > b ? a : b;
+}
+
 /* Reads what a group was and frees its entry. */
 static bool end(struct groups *groups, struct group *group, uint64_t state, int nranks,
                 struct group_facts *facts)
@@ -171,10 +186,10 @@ static bool end(struct groups *groups, struct group *group, uint64_t state, int 
 	uint32_t sends = atomic_load_explicit(&group->sends, relaxed);
 	uint32_t receives = atomic_load_explicit(&group->receives, relaxed);
 
-	facts->start_ns = atomic_load_explicit(&group->start_ns, relaxed);
-	facts->stop_ns = atomic_load_explicit(&group->stop_ns, relaxed);
-	facts->last_index = atomic_load_explicit(&group->last_index, relaxed);
-	facts->enqueue_tick = atomic_load_explicit(&group->enqueue_tick, relaxed);
+	facts->start_ns = lower_of(&group->start_ns, &group->slotless_start_ns);
+	facts->stop_ns = higher_of(&group->stop_ns, &group->slotless_stop_ns);
+	facts->last_index = higher_of(&group->last_index, &group->slotless_last_index);
+	facts->enqueue_tick = lower_of(&group->enqueue_tick, &group->slotless_enqueue_tick);
 	facts->rate_bytes = sent > received ? sent : received;
 	facts->bytes = facts->rate_bytes + to_self;
 	if (sends == others && receives == others)
@@ -198,6 +213,10 @@ static bool end(struct groups *groups, struct group *group, uint64_t state, int 
 	atomic_store_explicit(&group->stop_ns, 0, relaxed);
 	atomic_store_explicit(&group->last_index, 0, relaxed);
 	atomic_store_explicit(&group->enqueue_tick, 0, relaxed);
+	atomic_store_explicit(&group->slotless_start_ns, 0, relaxed);
+	atomic_store_explicit(&group->slotless_stop_ns, 0, relaxed);
+	atomic_store_explicit(&group->slotless_last_index, 0, relaxed);
+	atomic_store_explicit(&group->slotless_enqueue_tick, 0, relaxed);
 	atomic_store_explicit(&group->known_tick, 0, relaxed);
 	atomic_store_explicit(&group->announced_channels, 0, relaxed);
 	atomic_store_explicit(&group->started_channels, 0, relaxed);
@@ -232,8 +251,8 @@ bool groups_slotless_times(struct groups *groups, uint64_t token, uint64_t *star
 
 	if (!group || !atomic_load_explicit(&group->slotless, relaxed))
 		return false;
-	*start_ns = atomic_load_explicit(&group->start_ns, relaxed);
-	*stop_ns = atomic_load_explicit(&group->stop_ns, relaxed);
+	*start_ns = atomic_load_explicit(&group->slotless_start_ns, relaxed);
+	*stop_ns = atomic_load_explicit(&group->slotless_stop_ns, relaxed);
 	*known_tick = atomic_load_explicit(&group->known_tick, relaxed);
 	return true;
 }

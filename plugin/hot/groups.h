@@ -32,11 +32,15 @@ struct group {
 	_Alignas(64) _Atomic uint64_t start_ns, stop_ns;
 	_Atomic uint64_t last_index;
 	_Atomic uint64_t enqueue_tick; /* of its first member; 0: none yet */
-	/* The members that have no slot. */
-	_Atomic uint32_t slotless; /* 0 once they are over */
+	/* The members that have no slot have figures of their own, because other threads write
+	 * them: these the one that tells the members, */
+	_Alignas(64) _Atomic uint32_t slotless; /* 0 once they are over */
 	_Atomic uint32_t comm_generation;
-	_Atomic uint64_t announced_channels, started_channels, stopped_channels;
+	_Atomic uint64_t announced_channels, slotless_last_index, slotless_enqueue_tick;
 	_Atomic uint64_t known_tick; /* of the sweep's round before the first of them came */
+	/* and these the one that reports their channels. */
+	_Atomic uint64_t started_channels, stopped_channels;
+	_Alignas(64) _Atomic uint64_t slotless_start_ns, slotless_stop_ns;
 };
 
 struct groups {

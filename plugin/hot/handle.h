@@ -37,8 +37,10 @@ enum handle_kind {
 #define HANDLE_SLOT_SHIFT 7
 #define HANDLE_CHANNEL_SHIFT 19 /* six bits */
 #define HANDLE_GENERATION_SHIFT 32
-/* In box_op.handle only: no handle is the same (hot/skew.h). */
+/* In box_op.handle only: no handle is the same, so kernel events take the slow way (hot/skew.h,
+ * slots_hand_on). */
 #define HANDLE_LOOKED_AT (1ull << 25)
+#define HANDLE_HANDED_ON (1ull << 26)
 #define HANDLE_COMM_SHIFT 4 /* sixteen bits */
 #define HANDLE_NUMBER_SHIFT 20
 

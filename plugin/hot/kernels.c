@@ -23,6 +23,20 @@ static struct box_op *op_of(struct track *track, uint64_t bits, enum handle_kind
 	return op;
 }
 
+/* The first channel of an operation whose slot was handed on begins: what a thread has stored there
+ * in the name of the operation before goes. Only what it stores after that stays; it would be the
+ * thread of another communicator, that stood still between two of its instructions. */
+static void forget_the_one_before(struct box_op *op)
+{
+	uint64_t handle = atomic_load_explicit(&op->handle, relaxed);
+
+	if (!(handle & HANDLE_HANDED_ON))
+		return;
+	atomic_store_explicit(&op->started_channels, 0, relaxed);
+	atomic_store_explicit(&op->gpu_start_ns, 0, relaxed);
+	atomic_store_explicit(&op->handle, handle & ~HANDLE_HANDED_ON, relaxed);
+}
+
 void *track_kernel_start_slowly(struct track *track, void *operation, unsigned channel,
                                 uint64_t gpu_ns)
 {
@@ -38,6 +52,7 @@ void *track_kernel_start_slowly(struct track *track, void *operation, unsigned c
 		track_drop(track, BOX_DROP_IMPLAUSIBLE);
 		return NULL;
 	}
+	forget_the_one_before(op);
 	owned_or(&op->started_channels, 1ull << channel);
 	owned_lower(&op->gpu_start_ns, gpu_ns);
 	if (track->traces)

@@ -31,9 +31,9 @@ static inline struct box_op *track_fast_op(struct track *track, uint64_t bits)
  * it.
  *
  * Between its check and its stores the slot may pass to another operation, but only if the pool is
- * full and the application's thread gives this operation up just now; what the sweep gives up rests
- * first. Then the other operation has a channel too many. One thread reports the channels of one
- * operation, so plain loads and stores will do. */
+ * full and the application's thread gives this operation up just now (TRACK_SLOT_HANDED_ON); what
+ * the sweep gives up rests first. One thread reports the channels of one operation, so plain loads
+ * and stores will do. */
 static inline bool track_kernel_start_fast(struct track *track, void *operation, unsigned channel,
                                            uint64_t gpu_ns, void **handle)
 {

@@ -259,11 +259,10 @@ void keys_fold(struct keys *keys, struct box *box, unsigned from, unsigned to)
 	if (from < BOX_LIVE_COMMS) /* nobody looks for a folded one's */
 		forget(keys, from);
 	for (uint32_t i = 0; i < BOX_KEYS; i++) {
-		struct box_key *key = &box->keys[i];
+		struct box_key *key = keys_of_comm(box, i, from);
 		uint32_t twin = 0;
 
-		if (atomic_load_explicit(&key->used, memory_order_acquire) != KEY_VALID ||
-		    key->comm != from)
+		if (!key)
 			continue;
 		struct key_fields fields = { to, key->func, key->size_class, key->algo,
 		                             key->proto };

@@ -9,6 +9,8 @@
 #ifndef NCCL_INSPECTOR_HOT_KEYS_H
 #define NCCL_INSPECTOR_HOT_KEYS_H
 
+#include <stddef.h>
+
 #include "base/log2.h"
 #include "box/box.h"
 #include "hot/atomics.h"
@@ -62,6 +64,18 @@ static inline bool key_matches(const struct box_key *key, const struct key_field
 	       key->comm == fields->comm && key->func == fields->func &&
 	       key->size_class == fields->size_class && key->algo == fields->algo &&
 	       key->proto == fields->proto;
+}
+
+/* The key at that index if it is valid and of that communicator, else NULL: the members of another
+ * one may be written just now. Any thread. */
+static inline struct box_key *keys_of_comm(struct box *box, uint32_t index, unsigned comm)
+{
+	struct box_key *key = index < BOX_KEYS ? &box->keys[index] : NULL;
+
+	return key && atomic_load_explicit(&key->used, memory_order_acquire) == KEY_VALID &&
+	               key->comm == comm
+		   ? key
+		   : NULL;
 }
 
 /* For keys_find: looks further than at the latest key, and makes one if there is none. */

@@ -35,7 +35,8 @@ void skew_begin(struct track *track, unsigned comm, void *operation)
 	    handle_kind(bits) != HANDLE_OPERATION)
 		return;
 	atomic_store_explicit(&track->skews[comm].operation, bits, relaxed);
-	atomic_store_explicit(&op->handle, bits | HANDLE_LOOKED_AT, relaxed);
+	atomic_store_explicit(
+	    &op->handle, atomic_load_explicit(&op->handle, relaxed) | HANDLE_LOOKED_AT, relaxed);
 }
 
 void skew_stop(struct track *track, const struct box_op *op, uint64_t kernel, uint64_t gpu_ns)

@@ -71,7 +71,7 @@ static bool is_overtaken(const struct track *track, const struct group *group, u
 	const struct box_comm *comm = &track->box->comms[groups_comm(token)];
 
 	return atomic_load_explicit(&comm->last_sequence, relaxed) >
-	       atomic_load_explicit(&group->last_index, relaxed) + RECLAIM_OVERTAKEN_OPS;
+	       atomic_load_explicit(&group->slotless_last_index, relaxed) + RECLAIM_OVERTAKEN_OPS;
 }
 
 void slotless_round(struct slotless_sweep *sweep, struct track *track, uint64_t now_tick,

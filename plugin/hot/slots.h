@@ -118,7 +118,7 @@ static inline void slots_make_stale(struct box_op *op)
 {
 	uint64_t handle = atomic_load_explicit(&op->handle, memory_order_relaxed);
 
-	handle &= ~HANDLE_LOOKED_AT;
+	handle &= ~(HANDLE_LOOKED_AT | HANDLE_HANDED_ON);
 	atomic_store_explicit(&op->handle, handle + (4ull << HANDLE_GENERATION_SHIFT),
 	                      memory_order_relaxed);
 }
@@ -141,6 +141,17 @@ static inline void slots_clear(struct box_op *op, uint32_t generation)
 static inline void slots_free(struct box_op *op, uint32_t generation)
 {
 	slots_make_stale(op);
+	slots_clear(op, generation);
+}
+
+/* The same, and what is left in it is cleared once more when its next operation begins: its kernel
+ * events take the slow way until then. */
+static inline void slots_hand_on(struct box_op *op, uint32_t generation)
+{
+	slots_make_stale(op);
+	atomic_store_explicit(
+	    &op->handle, atomic_load_explicit(&op->handle, memory_order_relaxed) | HANDLE_LOOKED_AT,
+	    memory_order_relaxed);
 	slots_clear(op, generation);
 }
 

@@ -42,12 +42,11 @@ static void look_at_queues(struct queue *queue, struct track *track, uint64_t pa
 		uint64_t started =
 		    atomic_load_explicit(&op->started_channels, memory_order_acquire);
 
-		if (key >= BOX_KEYS || started ||
+		if (started ||
 		    index <=
 		        atomic_load_explicit(&track->box->comms[comm].last_sequence, relaxed) ||
 		    atomic_load_explicit(&op->generation, relaxed) != generation ||
-		    atomic_load_explicit(&track->box->keys[key].used, memory_order_acquire) != 1 ||
-		    track->box->keys[key].comm != comm)
+		    !keys_of_comm(track->box, key, comm))
 			continue;
 		queue->queued_ns[key] += past_ns;
 		queue->found[key] += !found[key];

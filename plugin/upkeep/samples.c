@@ -168,10 +168,9 @@ static uint16_t make_kind(struct samples *samples, unsigned comm, const struct b
 /* Returns the index of the kind of an operation, + 1, or 0 if it has none. */
 static uint16_t kind_of(struct samples *samples, unsigned comm, const struct box_sample *end)
 {
-	const struct box_key *key = &samples->box->keys[end->kind % BOX_KEYS];
+	const struct box_key *key = keys_of_comm(samples->box, end->kind, comm);
 
-	if (end->kind >= BOX_KEYS || atomic_load_explicit(&key->used, memory_order_acquire) != 1 ||
-	    key->comm != comm)
+	if (!key)
 		return 0;
 	if (!samples->kinds[end->kind])
 		samples->kinds[end->kind] = make_kind(samples, comm, key);
@@ -292,7 +291,7 @@ void samples_end_comm(struct samples *samples, unsigned comm)
 {
 	samples_round(samples);
 	for (unsigned i = 0; i < BOX_KEYS; i++)
-		if (samples->box->keys[i].comm == comm)
+		if (keys_of_comm(samples->box, i, comm))
 			samples->kinds[i] = 0;
 	samples->comms[comm] = (struct samples_comm){ .dropped = samples->comms[comm].dropped };
 }

@@ -148,9 +148,14 @@ int cuDeviceGetUuid(unsigned char *uuid, int device)
 	return CUDA_SUCCESS;
 }
 
+/* With FAKECUDA_MIG set the process has a part of the GPU, which has a number of its own. */
 int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
 {
-	return cuDeviceGetUuid(uuid, device);
+	int error = cuDeviceGetUuid(uuid, device);
+
+	if (!error && getenv("FAKECUDA_MIG"))
+		uuid[0] ^= 0xff;
+	return error;
 }
 
 int cuDeviceGetPCIBusId(char *bus_id, int size, int device)

@@ -276,6 +276,28 @@ static void test_pool(void)
 	ok(start(comm, 1, 1024) != NULL, "and in the next round there is room again");
 }
 
+/* The thread of the kernels found a handle good, then its slot was handed on, and then it stored
+ * what it had been told. */
+static void test_a_slot_is_handed_on_without_what_is_stored_late(void)
+{
+	begin();
+	for (unsigned i = 0; i < 4 * BOX_OPS; i++) {
+		p2p(NULL, "Send", 5, 1000); /* a part without work */
+		struct box_op *op = &box.ops[handle_slot(handle_bits(start(comm, 1, 1024)))];
+		void *mine = handle_of(handle_of_use((unsigned)(op - box.ops), op->generation));
+
+		if (op->handle & HANDLE_HANDED_ON) {
+			op->started_channels |= 1ull << 40;
+			op->gpu_start_ns = gpu_ns + 7;
+		}
+		stop(kernel(mine, 3, 1000 * i + 100), 1000 * i + 600);
+	}
+	ok(completed() == 4 * BOX_OPS && key_of(BOX_FUNC_ALLREDUCE)->max_ns == 500,
+	   "each has its own channels and time (%llu ns)",
+	   (unsigned long long)key_of(BOX_FUNC_ALLREDUCE)->max_ns);
+	ok(dropped(BOX_DROP_STALE) == 0, "and is followed to its end");
+}
+
 static void test_pool_of_the_forgotten(void)
 {
 	begin();
@@ -393,6 +415,7 @@ int main(void)
 	test_counting_only();
 	test_null_words();
 	test_pool();
+	test_a_slot_is_handed_on_without_what_is_stored_late();
 	test_pool_of_the_forgotten();
 	test_missing_channels();
 	test_channels_that_never_begin();

@@ -126,6 +126,28 @@ static void *churn(void *argument)
 	return NULL;
 }
 
+/* Kinds that nobody had, of communicators that go again, while others give up theirs. They have no
+ * time. */
+static void *kinds(void *argument)
+{
+	(void)argument;
+	for (unsigned i = 0; !atomic_load(&over); i++) {
+		pthread_mutex_lock(&tables);
+		void *comm = comms_add(
+		    &track, &(struct comm_fields){ .id = 2, .nranks = 2, .name = "kinds" });
+		pthread_mutex_unlock(&tables);
+		for (unsigned size = 0; size < 6; size++)
+			track_operation(&track, comm,
+			                &(struct event){ .peer = EVENT_NO_PEER,
+			                                 .func = i % 2 ? "Reduce" : "AllGather",
+			                                 .count = 1ull << size });
+		pthread_mutex_lock(&tables);
+		comms_remove(&track, comm);
+		pthread_mutex_unlock(&tables);
+	}
+	return NULL;
+}
+
 static const char *no_environment(const char *name)
 {
 	(void)name;
@@ -134,7 +156,7 @@ static const char *no_environment(const char *name)
 
 int main(void)
 {
-	pthread_t threads[2 * PAIRS + 2];
+	pthread_t threads[2 * PAIRS + 3];
 	uint64_t ops = 0, busy = 0, in_buckets = 0;
 	int error;
 
@@ -153,11 +175,13 @@ int main(void)
 	}
 	pthread_create(&threads[2 * PAIRS], NULL, rounds, NULL);
 	pthread_create(&threads[2 * PAIRS + 1], NULL, churn, NULL);
+	pthread_create(&threads[2 * PAIRS + 2], NULL, kinds, NULL);
 	for (unsigned i = 0; i < 2 * PAIRS; i++)
 		pthread_join(threads[i], NULL);
 	atomic_store(&over, true);
 	pthread_join(threads[2 * PAIRS], NULL);
 	pthread_join(threads[2 * PAIRS + 1], NULL);
+	pthread_join(threads[2 * PAIRS + 2], NULL);
 	sweep_round(&sweep, &track, clock_ticks()); /* counts, and what met a busy communicator */
 
 	samples_round(&samples);
