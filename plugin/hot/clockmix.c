@@ -30,7 +30,22 @@ static uint64_t next_index(const struct track *track, unsigned comm)
 }
 
 /* nProxyOps is 0 for it (2.26 to 2.30, addP2pToPlan): its kernel counts, the host does not. In
- * place there is no work, nor an event. */
+ * place there is no work, nor an event.
+ *
+ * The times cannot be won back by subtracting the shift. It is of each channel, one more for each
+ * work with itself, and the host does not wait: it finds the counter of an earlier work in the
+ * place (any of the last 64) and takes what is there at once, when the kernel may not have begun.
+ * The operation's own times are in another place, which is read for the operation that comes as
+ * many works later on that channel, if the application calls that many, and within 64 works of its
+ * end; each operation would have to wait for that, with its slot. And which works a channel has had
+ * is not told: a Send and a Recv of one work are told as two, a part without a step not at all, and
+ * an end without its begin is lost.
+ *
+ * Channels that have had no work with itself are right. Which ones have is known from 2.28 on
+ * (ncclP2pChannelBaseForRound: the first round, so channels 0 to those that are announced, less
+ * one), and before it depends on how many channels NCCL has for Sends, which it does not tell. Of
+ * an operation that has others besides, the begin and end of those would be its time, but for
+ * channels that are later than they are: nobody has measured that on GPUs. */
 void clockmix_self(struct track *track, unsigned comm, uint64_t index)
 {
 	if (is_between(track, 3, 6))
