@@ -299,6 +299,8 @@ test: test-ready
 TRIALS := tests/unit/analysis tests/fuzzers/test_fuzzers.py
 # Of the long tests one part of so many, as CI takes it: TURN=K/N. Without it all are run.
 TURN_ARGS = $(if $(TURN),--turn $(TURN))
+# Of the cases, which are long tests that other releases of Slurm have, too, twice as large a part.
+CASE_ARGS = $(if $(TURN),--case-turn $(firstword $(subst /, ,$(TURN)))/$(shell echo $$(($(lastword $(subst /, ,$(TURN))) / 2))))
 #: make test-all     all tests there are, in an hour: what a change that is said to be done has passed
 test-all:
 	@$(MAKE) --no-print-directory test
@@ -308,7 +310,7 @@ test-all:
 test-long: setup build san aarch64
 	-@$(PY) -m tests.sandbox tree
 	$(PY) -m tests.tools.again -m long -n 2 $(TRIALS) $(TURN_ARGS) $(PYTEST_ARGS)
-	$(PY) -m tests.tools.again -m long $(TRIALS:%=--ignore=%) $(TURN_ARGS) $(PYTEST_ARGS)
+	$(PY) -m tests.tools.again -m long $(TRIALS:%=--ignore=%) $(TURN_ARGS) $(CASE_ARGS) $(PYTEST_ARGS)
 	$(PY) -m tests.tools.releases $(TURN_ARGS)
 
 #: make verified     packaging/doc/verified.md anew: every case on every release of Slurm

@@ -166,6 +166,18 @@ static uint32_t budget_ppm(const struct source *from)
 	return ppm || !value[strcspn(value, "123456789")] ? ppm : 1; /* only 0 is no limit */
 }
 
+/* Whether a number of bytes is set; else `*bytes` stays as it is. */
+static bool load_bytes(const struct source *from, const char *name, uint64_t *bytes)
+{
+	int64_t value = number(from, name, INT64_MIN);
+
+	if (value >= 0)
+		*bytes = (uint64_t)value;
+	else if (value != INT64_MIN)
+		refuse(from, name);
+	return value >= 0;
+}
+
 static void load_json(struct config *config, const struct source *from)
 {
 	int64_t bytes = number(from, "NCCL_INSPECTOR_JSON_MAX_BYTES", JSON_BYTES_DEFAULT);
@@ -175,6 +187,7 @@ static void load_json(struct config *config, const struct source *from)
 	    flag(from, "NCCL_INSPECTOR_JSON", false) || (config->make_dir && !config->prom);
 	config->json_gzip = flag(from, "NCCL_INSPECTOR_JSON_GZIP", false);
 	config->verbose = flag(from, "NCCL_INSPECTOR_DUMP_VERBOSE", false) && config->json;
+	load_bytes(from, "NCCL_INSPECTOR_JSON_MIN_SIZE_BYTES", &config->json_min_bytes);
 	config->json_max_bytes = (uint64_t)limited(bytes, JSON_BYTES_LEAST, JSON_BYTES_MOST);
 	files = limited(files, 1, JSON_FILES_MOST);
 	config->json_files =
@@ -255,7 +268,7 @@ static void load_identity(struct config *config, const struct source *from)
 void config_load(struct config *config, config_getenv get)
 {
 	const struct source source = { get, config->refused }, *from = &source;
-	int64_t interval_us, min_bytes;
+	int64_t interval_us;
 
 	memset(config, 0, sizeof(*config));
 	config->enabled = flag(from, "NCCL_INSPECTOR_ENABLE", false);
@@ -264,10 +277,9 @@ void config_load(struct config *config, config_getenv get)
 	config->host_time = flag(from, "NCCL_INSPECTOR_HOST_TIME", false);
 	config->phases = flag(from, "NCCL_INSPECTOR_PHASES", false);
 	config->net = load_net(from);
-	min_bytes = number(from, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", MIN_BYTES_DEFAULT);
-	if (min_bytes < 0)
-		refuse(from, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES");
-	config->min_bytes = min_bytes < 0 ? MIN_BYTES_DEFAULT : (uint64_t)min_bytes;
+	config->min_bytes = MIN_BYTES_DEFAULT;
+	if (load_bytes(from, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", &config->min_bytes))
+		config->json_min_bytes = config->min_bytes; /* as in NVIDIA's Inspector */
 	interval_us = number(from, "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", -1);
 	if (!flag(from, "NCCL_INSPECTOR_DUMP_THREAD_ENABLE", true) || interval_us < 0)
 		config->interval_us = config->json_interval_us = 0;

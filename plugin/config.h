@@ -31,6 +31,7 @@ struct config {
 	/* NCCL_INSPECTOR_DUMP_DIR, else as NVIDIA's Inspector names it; made if need be. */
 	char json_dir[4096];
 	int64_t json_interval_us; /* 0: write at the end only */
+	uint64_t json_min_bytes;  /* NCCL_INSPECTOR_JSON_MIN_SIZE_BYTES, else of all dumps */
 	uint64_t json_max_bytes;  /* NCCL_INSPECTOR_JSON_MAX_BYTES, of all files of a process */
 	unsigned json_files;      /* NCCL_INSPECTOR_JSON_FILES: how many of them are kept */
 	/* NCCL_INSPECTOR_CONTROL_DIR, else the one beside Slurm's RUN_DIR; "": none. */

@@ -38,6 +38,7 @@ static const struct {
 	{ "dir", offsetof(struct settings, dir) },
 	{ "gzip", offsetof(struct settings, gzip) },
 	{ "json_max", offsetof(struct settings, json_max_bytes) },
+	{ "json_min_size", offsetof(struct settings, json_min_size_bytes) },
 	{ "phases", offsetof(struct settings, phases) },
 	{ "host_time", offsetof(struct settings, host_time) },
 	{ "broadcasts", offsetof(struct settings, broadcasts) },

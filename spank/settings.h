@@ -86,10 +86,11 @@ struct settings {
 	uint64_t interval_us;
 	uint64_t p2p;
 	uint64_t min_size_bytes;
-	uint64_t verbose; /* these four are only for JSON lines */
+	uint64_t verbose; /* these five are only for JSON lines */
 	char dir[SETTINGS_TEXT_BYTES];
 	uint64_t gzip;
 	uint64_t json_max_bytes;
+	uint64_t json_min_size_bytes;
 	uint64_t phases;
 	uint64_t host_time;
 	uint64_t broadcasts;

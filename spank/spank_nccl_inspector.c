@@ -18,6 +18,7 @@
 
 #include "options.h"
 #include "policy.h"
+#include "task_end.h"
 #include "taskenv.h"
 #include "values.h"
 
@@ -382,5 +383,23 @@ int slurm_spank_task_init(spank_t spank, int ac, char **av)
 	for (size_t i = 0; i < plan.changes; i++)
 		if (plan.change[i].action == TASKENV_SET)
 			spank_setenv(spank, plan.change[i].name, plan.change[i].value, 1);
+	return ESPANK_SUCCESS;
+}
+
+/* Runs in slurmstepd as root, after each task of a step. A task that ended well tells nothing. */
+int slurm_spank_task_exit(spank_t spank, int ac, char **av)
+{
+	struct task_end end = { .job = step_job.id, .step = step_job.step };
+
+	(void)ac;
+	(void)av;
+	if (step_settings.mode == MODE_OFF || spank_remote(spank) != 1 ||
+	    (step_job.step > TASK_END_STEP_MAX && step_job.step != TASKENV_BATCH_STEP))
+		return ESPANK_SUCCESS;
+	if (spank_get_item(spank, S_TASK_EXIT_STATUS, &end.status) != ESPANK_SUCCESS ||
+	    !end.status || spank_get_item(spank, S_TASK_PID, &end.pid) != ESPANK_SUCCESS ||
+	    spank_get_item(spank, S_TASK_GLOBAL_ID, &end.task) != ESPANK_SUCCESS)
+		return ESPANK_SUCCESS;
+	task_end_keep(step_settings.run_dir, &end);
 	return ESPANK_SUCCESS;
 }

@@ -32,6 +32,7 @@
 	X(VERBOSE, "NCCL_INSPECTOR_DUMP_VERBOSE")                                                  \
 	X(GZIP, "NCCL_INSPECTOR_JSON_GZIP")                                                        \
 	X(JSON_MAX, "NCCL_INSPECTOR_JSON_MAX_BYTES")                                               \
+	X(JSON_MIN_SIZE, "NCCL_INSPECTOR_JSON_MIN_SIZE_BYTES")                                     \
 	X(INTERVAL, "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS")                            \
 	X(P2P, "NCCL_INSPECTOR_ENABLE_P2P")                                                        \
 	X(MIN_SIZE, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES")                                          \
@@ -57,8 +58,8 @@
 	X(FR_PIPE_NCCL, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
 
 #define ENUMERATOR(variable, name) variable,
-#define NAME(variable, name) [variable] = name,
-/* " NAME:HASH" */
+#define NAME(variable, name) [variable] = (name),
+/* " NAME:HASH" */ // NOLINTNEXTLINE(bugprone-macro-parentheses): terms of one sum
 #define MARKED_BYTES(variable, name) +sizeof(" :" name) - 1 + HASH_DIGITS
 
 enum variable { VARIABLES(ENUMERATOR) };
@@ -153,6 +154,7 @@ static uint64_t find_number(enum variable variable, const struct settings *setti
 		[VERBOSE] = settings->verbose,
 		[GZIP] = settings->gzip,
 		[JSON_MAX] = settings->json_max_bytes,
+		[JSON_MIN_SIZE] = settings->json_min_size_bytes,
 		[INTERVAL] = settings->interval_us,
 		[P2P] = settings->p2p,
 		[MIN_SIZE] = settings->min_size_bytes,
@@ -264,7 +266,7 @@ static void make_value(char out[TASKENV_VALUE_BYTES], enum variable variable,
 	/* Our plugin writes to RUN_DIR; NVIDIA's knows only DUMP_DIR. */
 	if (variable == DUMP_DIR && settings->mode == MODE_PROM && !is_ours(settings->profiler))
 		variable = RUN_DIR;
-	if (variable >= DUMP_DIR && variable <= JSON_MAX && !has_json(settings))
+	if (variable >= DUMP_DIR && variable <= JSON_MIN_SIZE && !has_json(settings))
 		return;
 	if ((variable == ALLGATHERV && !settings->broadcasts) ||
 	    (variable == RAS_ADDR && !settings->ras))

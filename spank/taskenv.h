@@ -15,7 +15,7 @@
 #include "settings.h"
 
 #define TASKENV_MARKER "NCCL_INSPECTOR_SET_BY_SLURM"
-#define TASKENV_VARIABLES 33u     /* without the marker */
+#define TASKENV_VARIABLES 34u     /* without the marker */
 #define TASKENV_VALUE_BYTES 2048u /* of a value that we set, with its NUL */
 #define TASKENV_PATH_BYTES (SETTINGS_TEXT_BYTES + 32u)
 

@@ -439,7 +439,12 @@ struct box_sample_kind { /* 128 bytes */
 enum box_sample_flag {
 	BOX_SAMPLE_GROUP = 1,     /* the Sends and Recvs of a group as one operation */
 	BOX_SAMPLE_CPU_TIMED = 2, /* timed by the CPU (BOX_TIMING_CPU) */
+	/* Four bits, n: how well box_sample.queued_us is known. 0: exactly. Else the true time is
+	 * shorter, by 2^n ms at most; BOX_SAMPLE_AT_LEAST: it is longer. */
+	BOX_SAMPLE_WITHIN = 15 << 2,
 };
+#define BOX_SAMPLE_WITHIN_SHIFT 2
+#define BOX_SAMPLE_AT_LEAST 15u
 #define BOX_SAMPLE_PEER_BEYOND 65535u
 
 /* An operation, exactly. In the table are those that ended in a burst: at a CLOCK_REALTIME with
@@ -456,8 +461,10 @@ struct box_sample {                /* 32 bytes */
 	uint32_t index;
 	uint16_t kind; /* index of struct box_sample_kind */
 	uint16_t peer; /* its rank + 1; 0: a collective or a group */
-	/* From the call to the begin of the kernel, at least 1; 0: not known. Known of one
-	 * operation in 64 of a communicator, and of all with JSON lines. */
+	/* From the call to the begin of the kernel, at least 1; 0: not known. Known exactly of a
+	 * communicator's first 512 operations, then of one in 64, and of all with JSON lines. Of
+	 * one that begins long after the operation before it has ended, it is known within a
+	 * fraction of a second. */
 	uint32_t queued_us;
 	/* Bytes are mantissa << (size_class - 15), rounded down; for size_class < 15 just
 	 * mantissa. */

@@ -131,7 +131,8 @@ APART int coll_sampled(struct track *track, void *context, const struct abi_coll
 
 	if (!coll_fast(track, app, comm, generation, coll, index, begin_tick, handle))
 		return coll_slowly(track, context, coll, false, handle); /* takes its own time */
-	skew_begin(track, comm, *handle);
+	if (index % TRACK_CALL_SAMPLE == 0)
+		skew_begin(track, comm, *handle);
 	if (index % TRACK_HOT_SAMPLE == 0)
 		atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
 	return 0;
@@ -150,7 +151,7 @@ int track_coll(struct track *track, void *context, const struct abi_coll *coll, 
 	if (!likely(atomic_load_explicit(&app->context, relaxed) == context && !track->json &&
 	            atomic_load_explicit(&track->sample_every, relaxed) <= 1))
 		return coll_slowly(track, context, coll, false, handle);
-	if (!likely(index % TRACK_CALL_SAMPLE))
+	if (track_takes_call(index))
 		return coll_sampled(track, context, coll, handle);
 	if (likely(coll_fast(track, app, comm, generation, coll, index, 0, handle)))
 		return 0;

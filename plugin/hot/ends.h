@@ -20,6 +20,9 @@
 #define ENDS_CHUNKS 256u /* 256 KiB: 0.4 s at 20,000 operations a second */
 #define ENDS_NO_KEY UINT16_MAX
 #define ENDS_FULL UINT32_MAX
+/* A flag of a record whose call was not timed: queued_us is which operation of its communicator it
+ * is (low 32 bits), by which the beat finds about when it was called (upkeep/call_times.h). */
+#define ENDS_ORDER 0x80u
 
 /* How far the consumer has read the operations of one record of struct box_comm. */
 struct ends_reader {

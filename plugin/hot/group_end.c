@@ -54,14 +54,17 @@ static void group_account(struct track *track, unsigned comm, const struct group
 void track_member_over(struct track *track, struct box_comm *comm, struct box_op *op, bool timed)
 {
 	uint32_t number = track_group_of(op);
+	uint64_t index = atomic_load_explicit(&op->index, relaxed);
 	struct group_facts facts;
 
 	if (number &&
 	    groups_member_over(
 		&track->groups, number, atomic_load_explicit(&op->gpu_start_ns, relaxed),
-		timed ? atomic_load_explicit(&op->gpu_stop_ns, relaxed) : 0,
-		atomic_load_explicit(&op->index, relaxed),
-		atomic_load_explicit(&op->enqueue_tick, relaxed), timed ? comm->nranks : 0, &facts))
+		timed ? atomic_load_explicit(&op->gpu_stop_ns, relaxed) : 0, index,
+		/* Of the others it is when the sweep saw them. */
+		record_is_called(track, index) ? atomic_load_explicit(&op->enqueue_tick, relaxed)
+		                               : 0,
+		timed ? comm->nranks : 0, &facts))
 		group_account(track, track_comm_index(track, comm), &facts);
 }
 

@@ -31,7 +31,7 @@ struct group {
 	/* The kernel-event side: GPU clock. */
 	_Alignas(64) _Atomic uint64_t start_ns, stop_ns;
 	_Atomic uint64_t last_index;
-	_Atomic uint64_t enqueue_tick; /* of its first member; 0: none yet */
+	_Atomic uint64_t enqueue_tick; /* of its first member whose call is timed; 0: none yet */
 	/* The members that have no slot have figures of their own, because other threads write
 	 * them: these the one that tells the members, */
 	_Alignas(64) _Atomic uint32_t slotless; /* 0 once they are over */

@@ -37,17 +37,25 @@ static inline uint16_t record_mantissa(uint64_t bytes)
 	return (uint16_t)(bytes >> (size_class > 15 ? size_class - 15 : 0));
 }
 
-/* The time from the call to the kernel's begin in us, at least 1. For an operation with the time of
- * its call. */
-__attribute__((noinline, unused)) static uint32_t
-record_queued_us(const struct track *track, const struct box_op *op, const struct box_comm *comm)
+/* Whether the time of its call is taken of the operation with that place among those of its
+ * communicator. */
+static inline bool record_is_called(const struct track *track, uint64_t order)
+{
+	return !track_likely(!track->json && !track_takes_call(order));
+}
+
+/* The time from the call to the kernel's begin (GPU's clock) in us, at least 1. For an operation
+ * with the time of its call. */
+__attribute__((noinline, unused)) static uint32_t record_queued_us(const struct track *track,
+                                                                   const struct box_comm *comm,
+                                                                   uint64_t began_gpu_ns,
+                                                                   uint64_t tick)
 {
 	int64_t least = atomic_load_explicit(&comm->clock_ahead_ns, memory_order_relaxed);
 	int64_t before = atomic_load_explicit(&comm->clock_ahead_before_ns, memory_order_relaxed);
-	int64_t began_ns = (int64_t)atomic_load_explicit(&op->gpu_start_ns, memory_order_relaxed);
-	uint64_t tick = atomic_load_explicit(&op->enqueue_tick, memory_order_relaxed);
 	int64_t called_ns = (int64_t)clock_ticks_to_ns(tick, track->ns_per_tick_q32);
-	int64_t queued = (began_ns + (before < least ? before : least) - called_ns) / 1000;
+	int64_t queued =
+	    ((int64_t)began_gpu_ns + (before < least ? before : least) - called_ns) / 1000;
 
 	return queued < 1 ? 1 : queued > UINT32_MAX ? UINT32_MAX : (uint32_t)queued;
 }
@@ -72,16 +80,20 @@ static inline __attribute__((always_inline)) void record_operation(struct track 
 	uint32_t peer =
 	    (uint32_t)(atomic_load_explicit(&op->peer, memory_order_relaxed) - EVENT_NO_PEER);
 	uint64_t order = atomic_load_explicit(&op->index, memory_order_relaxed);
-	bool is_called = !track_likely(!track->json && order % TRACK_CALL_SAMPLE);
+	bool is_called = record_is_called(track, order);
 
 	atomic_store_explicit(&end->start_ns, start, memory_order_relaxed);
 	end->stop_ns = stop;
 	end->index = (uint32_t)atomic_load_explicit(&op->sequence, memory_order_relaxed) + !peer;
 	end->kind = (uint16_t)key; /* KEYS_NONE becomes ENDS_NO_KEY */
 	end->peer = (uint16_t)(peer < BOX_SAMPLE_PEER_BEYOND ? peer : BOX_SAMPLE_PEER_BEYOND);
-	end->queued_us = is_called ? record_queued_us(track, op, &track->box->comms[comm]) : 0;
+	end->queued_us =
+	    is_called
+	        ? record_queued_us(track, &track->box->comms[comm], start,
+	                           atomic_load_explicit(&op->enqueue_tick, memory_order_relaxed))
+	        : (uint32_t)order;
 	end->mantissa = record_mantissa(bytes);
-	end->flags = record_flags(track);
+	end->flags = (uint8_t)(record_flags(track) | (is_called ? 0 : ENDS_ORDER));
 	end->channels = (uint8_t)(atomic_load_explicit(&op->kind, memory_order_relaxed) >> 24);
 	ends_hand_over(track->box, comm, place);
 	/* Two to a line of the cache, which the beat thread has read: have the one after next here
@@ -104,9 +116,13 @@ static inline void record_group(struct track *track, unsigned comm, uint32_t key
 	end->index = facts->number;
 	end->kind = (uint16_t)key;
 	end->peer = 0;
-	end->queued_us = 0;
+	end->queued_us = facts->enqueue_tick
+	                     ? record_queued_us(track, &track->box->comms[comm], facts->start_ns,
+	                                        facts->enqueue_tick)
+	                     : (uint32_t)facts->last_index;
 	end->mantissa = record_mantissa(facts->bytes);
-	end->flags = record_flags(track) | BOX_SAMPLE_GROUP;
+	end->flags = (uint8_t)(record_flags(track) | BOX_SAMPLE_GROUP |
+	                       (facts->enqueue_tick ? 0 : ENDS_ORDER));
 	end->channels = 0;
 	ends_hand_over(track->box, comm, place);
 }

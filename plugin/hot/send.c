@@ -64,7 +64,7 @@ int track_p2p(struct track *track, void *context, void *call, void *plan, const 
 	if (!likely(atomic_load_explicit(&app->context, relaxed) == context && !track->json &&
 	            track->options.p2p &&
 	            atomic_load_explicit(&track->sample_every, relaxed) <= 1 &&
-	            index % TRACK_CALL_SAMPLE && event.count && event.channels &&
+	            !track_takes_call(index) && event.count && event.channels &&
 	            event.peer != track->box->comms[comm].rank &&
 	            is_first_of_one(app, comm, handle_bits(call)) &&
 	            memo_recall(app, comm, &event, &kind) && kind.datatype_bytes))

@@ -252,7 +252,7 @@ INLINE void *operation(struct track *track, struct told *told, const struct even
 		                                        .enqueue_tick = told->begin_tick,
 		                                        .channels = told->channels,
 		                                        .comm_generation = told->comm_generation });
-	if (!likely(!told->begin_tick || told->is_p2p))
+	if (!likely(told->index % TRACK_CALL_SAMPLE || told->is_p2p))
 		skew_begin(track, told->comm_index, handle);
 	count_hot_time(track, told);
 	return handle;
@@ -280,7 +280,7 @@ void *track_operation(struct track *track, void *context, const struct event *ev
 		clockmix_self(track, told.comm_index, told.index);
 	if (told.is_p2p && !track->options.p2p)
 		return NULL;
-	told.begin_tick = likely(told.index % TRACK_CALL_SAMPLE) ? 0 : clock_ticks();
+	told.begin_tick = track_takes_call(told.index) ? clock_ticks() : 0;
 	return operation(track, &told, event);
 }
 

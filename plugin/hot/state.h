@@ -205,8 +205,10 @@ struct track {
 #define TRACK_CLOCKS_NS 10000000000ull
 /* Of one operation in so many the time in our functions is taken. */
 #define TRACK_HOT_SAMPLE 256u
-/* Of one operation in so many of a communicator box_op.enqueue_tick is the time of the call. */
+/* Of one operation in so many of a communicator box_op.enqueue_tick is the time of the call, and of
+ * so many first ones: a job of few steps has hardly more. */
 #define TRACK_CALL_SAMPLE 64u
+#define TRACK_CALL_FIRST 512u
 _Static_assert(TRACK_HOT_SAMPLE % TRACK_CALL_SAMPLE == 0,
                "whose time in our functions is taken, its call is, too");
 /* The Sends and Recvs of a larger group are sampled as one operation only. */
@@ -235,6 +237,12 @@ void track_follow_comm(struct track *track, unsigned comm);
 
 /* The fast functions do nothing for the communicator of that record from now on. Any thread. */
 void track_end_comm(struct track *track, unsigned comm);
+
+/* Whether the time of the call is taken of a communicator's operation with that number. */
+static inline bool track_takes_call(uint64_t index)
+{
+	return !track_likely(index % TRACK_CALL_SAMPLE && index > TRACK_CALL_FIRST);
+}
 
 /* Whether a slot with that generation has an operation in flight. */
 static inline bool track_in_use(uint32_t generation)

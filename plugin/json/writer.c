@@ -74,7 +74,7 @@ int jsonwriter_open(struct jsonwriter *writer, const struct config *config, cons
 		.pid = (uint32_t)getpid(),
 	};
 	thread_init(&writer->thread, writer_main, writer);
-	if (jsonring_open(&writer->ring, log2_count, config->min_bytes, config->verbose,
+	if (jsonring_open(&writer->ring, log2_count, config->json_min_bytes, config->verbose,
 	                  &box->header->dropped[BOX_DROP_JSON]))
 		return -ENOMEM;
 	if (config->json_gzip) {

@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "hot/atomics.h"
+#include "hot/ends.h"
 #include "upkeep/union.h"
 
 #define relaxed memory_order_relaxed
@@ -117,7 +118,7 @@ static struct box_sample *find_place(struct sample_table *table)
 
 /* Puts an operation that ended in a burst into the table. */
 void sample_table_keep(struct sample_table *table, const struct box_sample *end, uint16_t kind,
-                       uint64_t real_ns)
+                       struct sample_queued queued, uint64_t real_ns)
 {
 	struct box_header *header = table->box->header;
 	struct box_sample *place;
@@ -140,9 +141,9 @@ void sample_table_keep(struct sample_table *table, const struct box_sample *end,
 	place->index = end->index;
 	place->kind = kind;
 	place->peer = end->peer;
-	place->queued_us = end->queued_us;
+	place->queued_us = queued.us;
 	place->mantissa = end->mantissa;
-	place->flags = end->flags;
+	place->flags = (uint8_t)((end->flags & ~ENDS_ORDER) | queued.flags);
 	place->channels = end->channels;
 	atomic_store_explicit(&place->start_ns, get(&end->start_ns), memory_order_release);
 	owned_add(&header->samples_kept, 1);

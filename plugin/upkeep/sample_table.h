@@ -22,6 +22,12 @@ struct sample_table {
 	uint8_t union_of_gpu[BOX_GPUS]; /* index of box->unions, which know the clock of each GPU */
 };
 
+/* What a sample gets for queued_us, and in addition to its flags. */
+struct sample_queued {
+	uint32_t us;
+	uint8_t flags;
+};
+
 /* Whether a Unix time (ns) lies in a burst. */
 static inline bool sample_table_in_burst(uint64_t real_ns, unsigned length_bits,
                                          unsigned period_bits)
@@ -32,6 +38,6 @@ static inline bool sample_table_in_burst(uint64_t real_ns, unsigned length_bits,
 /* Puts an operation that ended at that Unix time into the table, if that is in a burst; counts it
  * as lost if there is no room. `kind`: index of box->sample_kinds. By the beat. */
 void sample_table_keep(struct sample_table *table, const struct box_sample *end, uint16_t kind,
-                       uint64_t real_ns);
+                       struct sample_queued queued, uint64_t real_ns);
 
 #endif

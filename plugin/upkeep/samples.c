@@ -12,6 +12,11 @@
  * in which an operation ends. */
 #define ESTIMATE_NS UINT64_C(30000000000)
 #define CLOCK_LOOKS 3u
+/* Which operations get about the time of their call: those that begin so long after the one before
+ * them on their communicator has ended. What a rank delays for long is one of them. */
+#define GAP_NS 100000000u
+/* The records of a group's members and of the group begin so close together. */
+#define SAME_BEGIN_NS 1000000ull
 
 static uint64_t get(const _Atomic uint64_t *figure)
 {
@@ -177,16 +182,74 @@ static uint16_t kind_of(struct samples *samples, unsigned comm, const struct box
 	return samples->kinds[end->kind];
 }
 
+/* Whether an operation begins long after the one before it has ended. */
+static bool is_after_gap(struct samples_comm *comm, const struct box_sample *end)
+{
+	uint64_t start = get(&end->start_ns);
+	bool is_joint = end->peer || end->flags & BOX_SAMPLE_GROUP;
+	bool is_long = start > comm->stop_ns + GAP_NS ||
+	               (is_joint && start - comm->after_gap_ns + SAME_BEGIN_NS < 2 * SAME_BEGIN_NS);
+
+	if (is_long)
+		comm->after_gap_ns = start;
+	if (end->stop_ns > comm->stop_ns)
+		comm->stop_ns = end->stop_ns;
+	return is_long;
+}
+
+/* In ms, as a power of two; BOX_SAMPLE_AT_LEAST: no such power fits. */
+static unsigned within(uint64_t ns)
+{
+	unsigned bits = 1;
+
+	while (bits < BOX_SAMPLE_AT_LEAST && ns > 1000000ull << bits)
+		bits++;
+	return bits;
+}
+
+/* About how long an operation was queued whose call was not timed, for queued_us and flags. */
+static struct sample_queued about(const struct samples *samples, unsigned comm,
+                                  const struct box_sample *end)
+{
+	const struct samples_gpu *gpu = &samples->gpus[gpu_of(samples, comm)];
+	uint64_t least_tick, most_tick, scale = samples->track->ns_per_tick_q32;
+
+	if (!gpu->known ||
+	    !call_times_find(&samples->calls, comm, end->queued_us, &least_tick, &most_tick))
+		return (struct sample_queued){ 0 };
+	uint64_t began_ns = get(&end->start_ns) + (uint64_t)gpu->ahead_ns;
+	uint64_t least_ns = clock_ticks_to_ns(least_tick, scale);
+	uint64_t most_ns = clock_ticks_to_ns(most_tick, scale);
+
+	unsigned bits = least_tick ? within(most_ns - least_ns) : BOX_SAMPLE_AT_LEAST;
+	uint64_t called_ns = bits == BOX_SAMPLE_AT_LEAST ? most_ns : least_ns;
+	uint64_t queued_us = called_ns < began_ns ? (began_ns - called_ns) / 1000 + 1 : 1;
+
+	return (struct sample_queued){ queued_us < UINT32_MAX ? (uint32_t)queued_us : UINT32_MAX,
+	                               (uint8_t)(bits << BOX_SAMPLE_WITHIN_SHIFT) };
+}
+
+static struct sample_queued queued_of(struct samples *samples, unsigned comm,
+                                      const struct box_sample *end)
+{
+	bool after_gap = is_after_gap(&samples->comms[comm], end);
+
+	if (!(end->flags & ENDS_ORDER))
+		return (struct sample_queued){ end->queued_us, 0 };
+	return after_gap ? about(samples, comm, end) : (struct sample_queued){ 0 };
+}
+
 static void take(struct samples *samples, unsigned comm, const struct box_sample *end,
                  const struct clocks *now)
 {
 	struct union_state *state = union_of(samples, gpu_of(samples, comm), end, now);
 	uint16_t kind = state ? kind_of(samples, comm, end) : 0;
+	struct sample_queued queued = queued_of(samples, comm, end);
 
 	if (state) {
 		union_add(state, get(&end->start_ns), end->stop_ns);
 		if (kind)
-			sample_table_keep(&samples->table, end, kind - 1,
+			sample_table_keep(&samples->table, end, kind - 1, queued,
 			                  end->stop_ns + (uint64_t)atomic_load_explicit(
 							     &state->box->ahead_ns, relaxed));
 	}
@@ -265,6 +328,7 @@ unsigned samples_round(struct samples *samples)
 	unsigned taken = 0;
 
 	find_heads(samples, &heads);
+	call_times_note(&samples->calls, samples->track); /* all that is over has been called */
 	compare_clocks(samples, &now);
 	/* About in the order of their ends: then a union needs few gaps. */
 	while (heads.count) {
@@ -293,6 +357,7 @@ void samples_end_comm(struct samples *samples, unsigned comm)
 	for (unsigned i = 0; i < BOX_KEYS; i++)
 		if (keys_of_comm(samples->box, i, comm))
 			samples->kinds[i] = 0;
+	call_times_forget(&samples->calls, comm);
 	samples->comms[comm] = (struct samples_comm){ .dropped = samples->comms[comm].dropped };
 }
 

@@ -10,6 +10,7 @@
 #define NCCL_INSPECTOR_UPKEEP_SAMPLES_H
 
 #include "hot/state.h"
+#include "upkeep/call_times.h"
 #include "upkeep/sample_table.h"
 #include "upkeep/union.h"
 
@@ -20,6 +21,9 @@ struct samples_comm {
 	uint64_t lost, untimed; /* box_comm's, when they were last looked at */
 	uint32_t dropped;       /* ends.lost, the same */
 	uint32_t until;         /* scratch: box_comm.end_place when the round began */
+	/* Of the operations so far the latest end, and the latest begin that was long after the end
+	 * before it (GPU's clock). */
+	uint64_t stop_ns, after_gap_ns;
 };
 
 /* What is known of a GPU of box_header.gpu. */
@@ -36,6 +40,7 @@ struct samples {
 	uint16_t kinds[BOX_KEYS]; /* of a key: index of its box_sample_kind + 1; 0: not known */
 	struct samples_comm comms[BOX_LIVE_COMMS];
 	struct samples_gpu gpus[BOX_GPUS];
+	struct call_times calls;
 	struct union_state states[BOX_UNIONS];
 };
 

@@ -3,7 +3,8 @@
 
 Tensor, data and expert parallel groups over all nodes, eight ranks each; every rank has twelve
 kinds of operation, eight time lines of as many windows as a box has, its unions and as many samples
-as collection keeps (sampled.py).
+as collection keeps (sampled.py). Every node has the counters of its ports, GPUs and NVLinks
+(counted.py).
 
 `python -m tests.bench.card NODES`: these figures alone, for a job of so many nodes. 12,500 take a
 quarter of an hour, and 4 GB in TMPDIR.
@@ -41,6 +42,7 @@ from nccl_inspector.model.process import (
     Window,
 )
 from nccl_inspector.summary.codec import Head, encode, encode_process
+from tests.bench.counted import counters_of
 from tests.bench.figure import Figure, table
 from tests.bench.sampled import LOCAL, Bursts, Played, play, samples_of
 
@@ -113,6 +115,7 @@ class _Job:
     nodes: int
     bursts: Bursts
     played: Played
+    counted: bool
 
     def samples(self, node: int, local: int) -> tuple[SampleTable, tuple[Union, ...]]:
         ids = 1000 + node, 100_000 + local
@@ -153,15 +156,16 @@ def _write_node(directory: Path, node: int) -> None:
         _START_S, _START_S, _START_S + 3840, "", (),
     )  # fmt: skip
     blocks = [encode_process(_process(node, local, _job)) for local in range(LOCAL)]
-    (directory / f"n{node + 1}.0.nodesummary").write_bytes(encode(head, blocks))
+    counters = counters_of(node, nodes, _START_S, _WALL_S) if _job.counted else None
+    (directory / f"n{node + 1}.0.nodesummary").write_bytes(encode(head, blocks, counters))
 
 
-def write_job(reports: Path, nodes: int, bursts: Bursts) -> None:
-    """Write the summaries of all nodes. A rank in their middle is late."""
+def write_job(reports: Path, nodes: int, bursts: Bursts, *, counted: bool = True) -> None:
+    """Write the summaries of all nodes, with counters if `counted`; one rank is late."""
     global _job
     directory = reports / str(JOB)
     directory.mkdir(parents=True)
-    _job = _Job(nodes, bursts, play(nodes, bursts, (nodes // 2, 3)))
+    _job = _Job(nodes, bursts, play(nodes, bursts, (nodes // 2, 3)), counted)
     with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:
         list(pool.map(_write_node, repeat(directory), range(nodes), chunksize=8))
 

@@ -105,7 +105,7 @@ def run_earlier(code: Path, reports: Path) -> tuple[int, str]:
 def test_the_release_before_says_what_it_cannot_read(earlier_release: Path, reports: Path) -> None:
     status, text = run_earlier(earlier_release, reports)
     assert status != 0
-    assert "a later release wrote it (format 11; this one reads 9 to 10)" in text
+    assert "a later release wrote it (format 12; this one reads 10 to 11)" in text
     assert "Traceback" not in text
     for name in ("n1.0.nodesummary", "n2.0.nodesummary"):
         shutil.copy(folder_of(OLDEST) / name, reports / str(JOB))

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from tests.simulator.making import Scenario
 from tests.simulator.plans import Chance, Sizes
@@ -25,6 +26,26 @@ class Case:
     scenario: Make
     about: str
     fast: bool = False
+
+
+_Chosen = TypeVar("_Chosen", bound=Callable[..., Any])
+
+
+def in_turns(*some: _Chosen) -> Callable[[Chance, int], Any]:
+    """Return planners, or makers of jobs, one after the other by seed.
+
+    So a few seeds already have all of them.
+    """
+    return lambda chance, seed: some[seed % len(some)](chance, seed)
+
+
+def healthy(planner: Planner, **changes: object) -> Make:
+    """Return scenarios without a fault; `changes`: fields of the scenario."""
+
+    def scenario(chance: Chance, seed: int) -> Scenario:
+        return Scenario(planner(chance, seed), **changes)  # type: ignore[arg-type]  # its fields
+
+    return scenario
 
 
 def who_is(plan: Plan, rank: int) -> tuple[frozenset[Name], frozenset[Name]]:

@@ -12,7 +12,6 @@ import numpy as np
 
 from tests.simulator import hardware, plans, truth
 from tests.simulator.case import (
-    NOBODY,
     SHORT,
     Case,
     Make,
@@ -20,10 +19,11 @@ from tests.simulator.case import (
     a_node,
     a_rank,
     all_of,
+    healthy,
     of_size,
-    ports_of,
     who_is,
 )
+from tests.simulator.delays import DELAYS
 from tests.simulator.endings import TimeLimit
 from tests.simulator.faults import (
     BusyCpus,
@@ -32,9 +32,6 @@ from tests.simulator.faults import (
     Pauses,
     SlowCopies,
     SlowGpu,
-    SlowNetwork,
-    SlowNic,
-    SlowNvlink,
     SlowStorage,
     When,
 )
@@ -42,10 +39,11 @@ from tests.simulator.hangs import HANGS
 from tests.simulator.hardware import Event
 from tests.simulator.job import Clock, Job
 from tests.simulator.making import WELL, Scenario, make_job
+from tests.simulator.networks import NETWORKS
 from tests.simulator.plans import Chance, Sizes
-from tests.simulator.programs import MB
 from tests.simulator.running import Phases, Plan
 from tests.simulator.solvers import EACH_OPERATION, EACH_PHASE, EACH_STEP
+from tests.simulator.together import TOGETHER
 from tests.simulator.truth import Truth, gpu_name, node_names, port_name
 
 ALWAYS = When()
@@ -56,15 +54,6 @@ Fault_of = Callable[[int], Fault]
 
 
 # Healthy jobs, and what they may look like.
-
-
-def healthy(planner: Planner, **changes: object) -> Make:
-    """Return scenarios without a fault; `changes`: fields of the scenario."""
-
-    def scenario(chance: Chance, seed: int) -> Scenario:
-        return Scenario(planner(chance, seed), **changes)  # type: ignore[arg-type]  # its fields
-
-    return scenario
 
 
 def with_phases(planner: Planner, **changes: object) -> Planner:
@@ -365,119 +354,7 @@ def pcie(chance: Chance, seed: int) -> Scenario:
     )  # fmt: skip
 
 
-# Slow paths.
-
-
-def slow_network(planner: Planner, fault: Fault, low: float, high: float) -> Make:
-    """Return jobs whose whole network is slow; nobody is to be named."""
-
-    def scenario(chance: Chance, seed: int) -> Scenario:
-        plan = planner(chance, seed)
-        target = float(chance.uniform(low, high)) if high else 0.0
-        when = fault.when
-        return Scenario(
-            plan, (fault,), target, frozenset({truth.NETWORK}), SLOW, nameable=False,
-            period=(when.start, when.end), counters=True,
-        )  # fmt: skip
-
-    return scenario
-
-
-def slow_nic(planner: Planner, *, everywhere: bool = False, told: bool = False) -> Make:
-    """Return jobs with a slow adapter, of one node or of all; `told`: counters say so."""
-
-    def scenario(chance: Chance, seed: int) -> Scenario:
-        plan = planner(chance, seed)
-        nodes, nics = range(plan.machine.nodes), plan.machine.nics
-        node, nic = a_node(chance, plan), int(chance.integers(nics))
-        slow = tuple(nodes) if everywhere else (node,)
-        rail = frozenset(port_name(plan.node_names[one], nic) for one in nodes)
-        guilty = frozenset({("rail", str(nic)), *(rail if everywhere else ())})
-        related = rail
-        if not everywhere:
-            near = frozenset(
-                (kind, name) for local in range(plan.machine.gpus)
-                if plan.machine.nic_of(local) == nic
-                for kind, name in who_is(plan, node * plan.machine.gpus + local)[0]
-            )  # fmt: skip
-            guilty |= {port_name(plan.node_names[node], nic)}
-            guilty |= node_names([plan.node_names[node]]) if told else NOBODY
-            related |= near | node_names([plan.node_names[node]])
-        # Where all transfers pass one port all the time, nothing shows what they would take.
-        unsure = SLOW | {truth.CANNOT_TELL}
-        counted = (
-            Event(node, "port", hardware.port(nic), "symbol_error", 5000),
-            Event(node, "port", hardware.port(nic), "link_error_recovery", 12),
-        )
-        return Scenario(
-            plan, (SlowNic(0.5, nodes=slow, nic=nic),), float(chance.uniform(0.02, 0.06)),
-            frozenset({truth.NETWORK}), unsure if told else SLOW, guilty, related,
-            counted=counted if told else (), counters=True if told else None,
-        )  # fmt: skip
-
-    return scenario
-
-
-def slow_node(chance: Chance, seed: int) -> Scenario:
-    """Return a node all of whose adapters are slow."""
-    plan = plans.crossed(chance, seed)
-    node = a_node(chance, plan)
-    return Scenario(
-        plan, (SlowNic(0.4, nodes=(node,)),), float(chance.uniform(0.02, 0.08)),
-        frozenset({truth.NETWORK}), SLOW, node_names([plan.node_names[node]]),
-        ports_of(plan, node),
-    )  # fmt: skip
-
-
-def slow_halo(chance: Chance, seed: int) -> Scenario:
-    """Return a solver of which a node's adapters are slow: two of its paths between nodes."""
-    plan = plans.halo(chance, seed, Sizes(nodes=(6, 8)))
-    program = replace(plan.program(), border_bytes=int(chance.choice([64, 256])) * MB)  # type: ignore[call-arg]
-    plan = replace(plan, program=lambda: replace(program))
-    node = a_node(chance, plan)
-    near = frozenset(
-        name for rank in range(plan.machine.ranks) if rank // plan.machine.gpus == node
-        for name in who_is(plan, rank)[0]
-    )  # fmt: skip
-    return Scenario(
-        plan, (SlowNic(0.4, nodes=(node,)),), float(chance.uniform(0.02, 0.08)),
-        frozenset({truth.NETWORK}), SLOW, node_names([plan.node_names[node]]),
-        ports_of(plan, node) | near,
-    )  # fmt: skip
-
-
-def misled_node(chance: Chance, seed: int) -> Scenario:
-    """Return a node with a slow network, while a port of another node reports errors."""
-    made = slow_node(chance, seed)
-    fault = made.faults[0]
-    assert isinstance(fault, SlowNic)
-    other = (fault.nodes[0] + 1) % made.plan.machine.nodes
-    made.counted = (Event(other, "port", hardware.port(2), "symbol_error", 80, 100, 400),)
-    made.noted = frozenset({port_name(made.plan.node_names[other], 2)})
-    made.counters = True
-    return made
-
-
-def slow_nvlink(whole_node: bool, when: When = ALWAYS) -> Make:
-    """Return jobs with slow NVLinks, of one GPU or of all of a node."""
-
-    def scenario(chance: Chance, seed: int) -> Scenario:
-        plan = plans.nvlink_bound(chance, seed)
-        rank = a_rank(chance, plan)
-        gpus = plan.machine.gpus
-        node = rank // gpus
-        ranks = tuple(range(node * gpus, node * gpus + gpus)) if whole_node else (rank,)
-        guilty = node_names([plan.node_names[node]])
-        related = all_of(plan, node) if whole_node else who_is(plan, rank)[0]
-        if not whole_node:
-            guilty |= {gpu_name(plan.node_names[node], rank % gpus)}
-        return Scenario(
-            plan, (SlowNvlink(0.3, when, ranks=ranks),), float(chance.uniform(0.02, 0.06)),
-            frozenset({truth.NVLINK}), SLOW, guilty, related, period=(when.start, when.end),
-            prints=True if when != ALWAYS else None,
-        )  # fmt: skip
-
-    return scenario
+# Storage.
 
 
 def storage(when: When) -> Make:
@@ -654,35 +531,13 @@ _STRAGGLERS = (
     Case("host-busy-node", "host", busy_node, "CPUs of a node are busy"),
     Case("pcie", "host", pcie, "a GPU has half of its PCIe lanes"),
 )  # fmt: skip
-_PATHS = (
-    Case("nic-rail", "network", slow_nic(plans.rails), "one adapter of a node is slow", True),
-    Case("nic-rail-all", "network", slow_nic(plans.rails, everywhere=True),
-         "one rail is slow on all nodes"),
-    Case("nic-told", "network", slow_nic(plans.net_bound, told=True),
-         "a slow adapter whose counters say so"),
-    Case("nic-node", "network", slow_node, "all adapters of a node are slow"),
-    Case("nic-node-misled", "network", misled_node,
-         "all adapters of a node are slow, another node's port has errors"),
-    Case("nic-halo", "network", slow_halo, "a node's adapters are slow, neighbours exchange"),
-    Case("network-half", "network",
-         slow_network(plans.net_bound, SlowNetwork(1.0), 0, 0), "all paths at half of their speed"),
-    Case("network-dip", "network",
-         slow_network(plans.net_bound, SlowNetwork(0.5, When(0.4, 0.6)), 0.02, 0.06),
-         "the network is slow for a fifth of the job", True),
-    Case("network-second-half", "network",
-         slow_network(plans.net_bound, SlowNetwork(0.5, _SECOND_HALF), 0.03, 0.1),
-         "the network is slow in the second half"),
-    Case("network-congestion", "network",
-         slow_network(plans.net_bound, SlowNetwork(0.5, When(0.3, 0.7), rough=0.8), 0.03, 0.08),
-         "congestion comes and goes"),
-    Case("nvlink-gpu", "nvlink", slow_nvlink(False), "a GPU's NVLinks are slow"),
-    Case("nvlink-node", "nvlink", slow_nvlink(True), "a node's NVLinks are slow"),
-    Case("nvlink-dip", "nvlink", slow_nvlink(True, _A_WHILE),
-         "a node's NVLinks are slow for a fifth of the job"),
+_STORAGE = (
     Case("storage-stall", "outside", storage(When(0.5, 0.65)), "all wait for storage for a while"),
     Case("storage-outage", "outside", storage(When(0.5, 0.51)), "all stand still for a minute"),
 )  # fmt: skip
-CASES = (*_HEALTHY, *_HEALTHY_SOLVERS, *_STRAGGLERS, *_PATHS, *HANGS)
+CASES = (
+    *_HEALTHY, *_HEALTHY_SOLVERS, *_STRAGGLERS, *DELAYS, *TOGETHER, *NETWORKS, *_STORAGE, *HANGS,
+)  # fmt: skip
 
 
 def case_of(name: str) -> Case:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How jobs end that do not end by themselves: hangs, deaths, and the time limit."""
 
+import signal
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +22,10 @@ class Scene(NamedTuple):
 
     world: World
     program: Program
+
+
+# What ends a process that nobody else ends, as wait(2) tells it; the last one is an exception.
+_DEATHS = signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, 1 << 8
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,9 @@ class Ending(ABC):
         done.killed = np.where(dead, world.death, gone)
         word = "exited" if self.aborts else "killed"
         done.states = ["killed" if one else word for one in dead]
+        # NCCL's watchdog aborts; Slurm, or srun after a failure, sends SIGTERM.
+        end = signal.SIGABRT if self.aborts else signal.SIGTERM
+        done.statuses = [int(end)] * world.n
         done.wall_ns = float(done.killed.max()) + S
         done.stuck_ns = stuck
 
@@ -121,6 +129,12 @@ class Dies(Ending):
         chance = np.random.default_rng((world.seed, 41))
         world.mortal = True
         world.death[self.rank] = world.step_begin + chance.uniform(0.05, 0.6) * S
+
+    def finish(self, world: World, done: "Run") -> None:
+        """Say how it died."""
+        super().finish(world, done)
+        chance = np.random.default_rng((world.seed, 43))
+        done.statuses[self.rank] = int(chance.choice(_DEATHS))
 
 
 @dataclass(frozen=True)

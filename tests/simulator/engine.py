@@ -151,6 +151,7 @@ class World:
         self.gpu = self.gpu_usual.copy()  # times slower than the model, at this moment
         self.host_slow = np.ones(n)
         self.late = np.zeros(n)  # what a step's input keeps each host waiting, ns
+        self.experts_busy = np.ones(n)  # how many times more than usual each rank's experts get
         self.death = np.full(n, NEVER_NS)
         self.mortal = False
         self.groups: list[Group] = []
@@ -180,6 +181,7 @@ class World:
         self.gpu = self.gpu_usual.copy()
         self.host_slow = np.ones(self.n)
         self.late = np.zeros(self.n)
+        self.experts_busy = np.ones(self.n)
         self.step_begin = max(float(self.host.max()), float(self.compute_end.max()))
         self.pauses = self._draw_pauses()
         self.tampers = {}
@@ -221,6 +223,16 @@ class World:
         if not np.isfinite(at):
             return 1.0
         return float(self._weather[int(at / (0.25 * 1e9)) % len(self._weather)])
+
+    def worsen_weather(self, times: float, period_s: float, length_s: float) -> None:
+        """Make the network this many times slower for some seconds in each period."""
+        chance = np.random.default_rng((self.seed, 27))
+        weather = self._weather.copy()
+        period, length = round(4 * period_s), max(round(4 * length_s), 1)
+        for start in range(0, len(weather), period):
+            at = start + int(chance.integers(max(period - length, 1)))
+            weather[at : at + length] *= times
+        self._weather = weather
 
     # What ranks do.
 
@@ -373,7 +385,8 @@ class World:
         ends = np.zeros(len(ranks))
         for transfer, other in zip(posted.transfers, peers, strict=True):
             both = np.maximum(posted.begin, other.begin)
-            slow = self.links_between(ranks, transfer.peers)
+            from_to = ranks, transfer.peers
+            slow = self.links_between(*(from_to if transfer.func == "Send" else from_to[::-1]))
             took = slow(transfer.nbytes, self.weather(float(both[0])))
             sender = posted if transfer.func == "Send" else other
             took = took * np.exp(noise.transfer * sender.z)
@@ -396,12 +409,13 @@ class World:
             ))  # fmt: skip
 
     def links_between(self, ranks: Ints, peers: Ints) -> Callable[[int, float], Floats]:
-        """Return what tells the ns of a transfer between pairs, from bytes and weather."""
+        """Return what tells the ns of a transfer from ranks to peers, from bytes and weather."""
         machine, links = self.machine, self.links
         here, there = self.node[ranks], self.node[peers]
         near = np.maximum(links.nvlink[ranks], links.nvlink[peers]) / machine.nvlink_gbs
         adapters = self.adapter
-        slow = np.maximum(links.nic[here, adapters[ranks]], links.nic[there, adapters[peers]])
+        out, into = links.nic_out[here, adapters[ranks]], links.nic_in[there, adapters[peers]]
+        slow = np.maximum(out, into)
         share = machine.nic_gbs * min(1.0, machine.nics / machine.gpus)
         far = slow * links.network / share
         away = here != there

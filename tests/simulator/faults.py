@@ -3,7 +3,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -38,6 +38,7 @@ class Fault(ABC):
     size: float = 0.05
     when: When = When()
     grows: bool = False  # from nothing at the job's begin to twice the size at its end
+    late_by: ClassVar[str] = ""  # what makes ranks late: their host or their GPU
 
     @abstractmethod
     def act(self, world: World) -> None:
@@ -58,6 +59,7 @@ class Fault(ABC):
 class SlowGpu(Fault):
     """GPUs compute slower by `size`."""
 
+    late_by = "gpu"
     ranks: tuple[int, ...] = (0,)
 
     def act(self, world: World) -> None:
@@ -69,6 +71,7 @@ class SlowGpu(Fault):
 class LateHost(Fault):
     """Hosts come late to a step, by `size` seconds; their input, or something in their way."""
 
+    late_by = "host"
     ranks: tuple[int, ...] = (0,)
     spread: float = 0.1
 
@@ -83,6 +86,7 @@ class LateHost(Fault):
 class Pauses(Fault):
     """Hosts stand still for `size` seconds once in `period_s`, wherever they are in the step."""
 
+    late_by = "host"
     ranks: tuple[int, ...] = (0,)
     period_s: float = 60.0
 
@@ -100,9 +104,34 @@ class Pauses(Fault):
 
 
 @dataclass(frozen=True)
+class Stalls(Fault):
+    """Hosts stand still together for about `size` seconds, at intervals; `most`: how often."""
+
+    late_by = "host"
+    ranks: tuple[int, ...] = (0,)
+    period_s: float = 60.0
+    most: int = 1_000_000
+    item: int = 0  # of the step, before which they stand still; 0: anywhere
+
+    def act(self, world: World) -> None:
+        """Stall in the step in which a period begins, but not in the job's first."""
+        before = getattr(world, "stalled", 0)
+        period = int(world.clean_begin / S / self.period_s)
+        if period == before or period > self.most:
+            return
+        world.stalled = period  # type: ignore[attr-defined]  # its own memory of that
+        chance = np.random.default_rng((world.seed, 26, period))
+        item = self.item or int(chance.integers(1, 12))
+        long = self.size * S * float(chance.uniform(0.8, 1.2))
+        ranks: Ints = np.array(self.ranks, dtype=np.intp)
+        world.pause(item, ranks, long * chance.uniform(0.99, 1.01, len(ranks)))
+
+
+@dataclass(frozen=True)
 class BusyCpus(Fault):
     """The CPUs of nodes are busy with something else: all that hosts do takes longer."""
 
+    late_by = "host"
     nodes: tuple[int, ...] = (0,)
 
     def act(self, world: World) -> None:
@@ -116,17 +145,57 @@ class BusyCpus(Fault):
 
 
 @dataclass(frozen=True)
+class SlowHost(Fault):
+    """Hosts take longer by `size` for all that they do: their clock is low, or they are shared."""
+
+    late_by = "host"
+    ranks: tuple[int, ...] = (0,)
+
+    def act(self, world: World) -> None:
+        """Slow them down."""
+        world.host_slow[list(self.ranks)] *= 1 + self.size
+
+
+@dataclass(frozen=True)
+class HotExperts(Fault):
+    """The experts of some ranks get more than the others' by `size`: no fault, but uneven work."""
+
+    ranks: tuple[int, ...] = (0,)
+
+    def act(self, world: World) -> None:
+        """Give them more to do."""
+        world.experts_busy[list(self.ranks)] *= 1 + self.size
+
+
+@dataclass(frozen=True)
+class LateTogether(Fault):
+    """Hosts come late to a step together, by about `size` seconds: they share an input."""
+
+    ranks: tuple[int, ...] = (0,)
+    spread: float = 0.1
+
+    def act(self, world: World) -> None:
+        """Make them late."""
+        chance = np.random.default_rng((world.seed, 27, world.step))
+        late = self.size * S * np.exp(self.spread * chance.standard_normal())
+        world.late[list(self.ranks)] += late * chance.uniform(0.98, 1.02, len(self.ranks))
+
+
+@dataclass(frozen=True)
 class SlowNic(Fault):
     """Adapters of nodes carry `1 / (1 + size)` of what they should; None: all of the node."""
 
     nodes: tuple[int, ...] = (0,)
     nic: int | None = None
+    ways: tuple[str, ...] = ("out", "in")
 
     def act(self, world: World) -> None:
         """Slow them down."""
         for node in self.nodes:
             where = slice(None) if self.nic is None else self.nic
-            world.links.nic[node, where] *= 1 + self.size
+            for way in self.ways:
+                links = world.links.nic_out if way == "out" else world.links.nic_in
+                links[node, where] *= 1 + self.size
 
 
 @dataclass(frozen=True)
@@ -154,6 +223,20 @@ class SlowNetwork(Fault):
 
 
 @dataclass(frozen=True)
+class Congestion(Fault):
+    """All paths are slow for some seconds in each period, at any moment of a step."""
+
+    period_s: float = 60.0
+    length_s: float = 6.0
+
+    def act(self, world: World) -> None:
+        """Draw all its times when the job begins."""
+        if not getattr(world, "congested", False):
+            world.congested = True  # type: ignore[attr-defined]  # its own memory of that
+            world.worsen_weather(1 + self.size, self.period_s, self.length_s)
+
+
+@dataclass(frozen=True)
 class SlowStorage(Fault):
     """All ranks wait `size` seconds a step for their input."""
 
@@ -176,7 +259,8 @@ class SlowCopies(Fault):
         """Slow both down."""
         world.late[self.rank] += self.size * 0.1 * S
         node, adapter = world.node[self.rank], world.adapter[self.rank]
-        world.links.nic[node, adapter] *= 1 + self.size
+        world.links.nic_out[node, adapter] *= 1 + self.size
+        world.links.nic_in[node, adapter] *= 1 + self.size
 
 
 @dataclass(frozen=True)
@@ -191,6 +275,7 @@ class Logging(Fault):
 
 
 __all__ = [
-    "MS", "BusyCpus", "Fault", "LateHost", "Logging", "Pauses", "SlowCopies", "SlowGpu",
-    "SlowNetwork", "SlowNic", "SlowNvlink", "SlowStorage", "When",
+    "MS", "BusyCpus", "Congestion", "Fault", "HotExperts", "LateHost", "LateTogether", "Logging",
+    "Pauses", "SlowCopies", "SlowGpu", "SlowHost", "SlowNetwork", "SlowNic", "SlowNvlink",
+    "SlowStorage", "Stalls", "When",
 ]  # fmt: skip

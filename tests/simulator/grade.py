@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from nccl_inspector.model import rules
-from nccl_inspector.model.card import CRITICAL, INFO, WARNING, Card, Entity, Finding
+from nccl_inspector.model.card import CRITICAL, INFO, UNKNOWN, WARNING, Card, Entity, Finding
 from tests.simulator import truth
 from tests.simulator.truth import Name, Truth
 
@@ -39,6 +39,8 @@ class Grade:
     class_right: bool | None = None
     entity_right: bool | None = None
     severity_right: bool | None = None
+    late_by_told: bool | None = None  # of who is rightly said to be late: is it by host or GPU?
+    late_by_right: bool | None = None  # if that is told
     period_right: bool | None = None
     cost_told: float | None = None  # share of the wall time
     cost_true: float = 0.0
@@ -153,6 +155,16 @@ def _judge_period(card: Card, true: Truth, grade: Grade, named: list[Finding]) -
     grade.period_right = max(overlaps, default=0.0) >= OVERLAP_MIN
 
 
+def _judge_late_by(card: Card, true: Truth, grade: Grade) -> None:
+    ours = {name for _, name in true.guilty | true.related}
+    told = {one.kind for one in card.stragglers if one.rank in ours}
+    if not true.late_by or not told:
+        return
+    grade.late_by_told = told != {UNKNOWN}
+    if grade.late_by_told:
+        grade.late_by_right = told - {UNKNOWN} == {true.late_by}
+
+
 def _judge_fault(card: Card, true: Truth, grade: Grade) -> None:
     if 0 < true.cost_share < INFORMATION_BELOW and card.verdict.status == truth.HEALTHY:
         grade.status_right = True
@@ -186,7 +198,10 @@ def grade(card: Card, true: Truth) -> Grade:
         if card.verdict.status not in true.statuses:
             found.accused.append(f"verdict {card.verdict.status} {card.verdict.cause}".rstrip())
         found.cost_told = _cost(card, true) or 0.0
+        if true.cost_share >= INFORMATION_BELOW:  # it may be the program's own doing
+            _judge_cost(card, true, found)
     else:
         _judge_fault(card, true, found)
+        _judge_late_by(card, true, found)
     _time_errors(card, true, found)
     return found

@@ -72,6 +72,7 @@ class Rank:
     operations: NDArray[np.void]  # of OPERATIONS
     end_ns: int  # when the process ended
     state: str = "finalized"  # or "exited" (without destroying), "killed", "running" (a hung job)
+    status: int = 0  # of its task, as wait(2) tells it
 
 
 @dataclass(frozen=True)

@@ -44,26 +44,29 @@ class Links:
 
     machine: Machine
     nvlink: Floats = field(init=False)  # by rank
-    nic: Floats = field(init=False)  # by node and adapter
+    nic_out: Floats = field(init=False)  # by node and adapter, in each direction
+    nic_in: Floats = field(init=False)
     network: float = field(init=False)  # all of it
     version: int = 0  # rises with each change, so that what was computed from it can be kept
-    _before: tuple[bytes, bytes, float] = (b"", b"", 0.0)
+    _before: tuple[bytes, bytes, bytes, float] = (b"", b"", b"", 0.0)
 
     def __post_init__(self) -> None:
         """Begin with nothing slow."""
         self.nvlink = np.ones(self.machine.ranks)
-        self.nic = np.ones((self.machine.nodes, self.machine.nics))
+        self.nic_out = np.ones((self.machine.nodes, self.machine.nics))
+        self.nic_in = np.ones((self.machine.nodes, self.machine.nics))
         self.network = 1.0
 
     def reset(self) -> None:
         """Make nothing slow."""
         self.nvlink[:] = 1.0
-        self.nic[:] = 1.0
+        self.nic_out[:] = self.nic_in[:] = 1.0
         self.network = 1.0
 
     def settle(self) -> None:
         """Take note of what has been set."""
-        now = self.nvlink.tobytes(), self.nic.tobytes(), self.network
+        adapters = self.nic_out.tobytes(), self.nic_in.tobytes()
+        now = self.nvlink.tobytes(), *adapters, self.network
         if now != self._before:
             self._before = now
             self.version += 1
@@ -118,7 +121,9 @@ class Paths:
         far = np.zeros(len(self.members))
         if not self.within:
             latency_us += self.machine.net_us * (1 + np.log2(max(2, int(self.nnodes.max()))))
-            slow = links.nic[self.node, self.adapter].max(axis=1) * links.network
+            # A ring uses each adapter in both directions.
+            both = np.maximum(links.nic_out, links.nic_in)
+            slow = both[self.node, self.adapter].max(axis=1) * links.network
             nic_gbs = self.nic_gbs
             if func == "AlltoAll":  # each rank sends what leaves its node by its own adapter
                 wire *= 1 - 1 / max(1, int(self.nnodes.max()))

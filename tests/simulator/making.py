@@ -9,7 +9,7 @@ import numpy as np
 from nccl_inspector.counters.node_counters import NodeCounters
 from tests.simulator import hardware, truth
 from tests.simulator.endings import Ending
-from tests.simulator.faults import Fault
+from tests.simulator.faults import Congestion, Fault
 from tests.simulator.hardware import Event
 from tests.simulator.job import Clock, Job
 from tests.simulator.machine import S
@@ -25,6 +25,7 @@ from tests.simulator.truth import Name, Truth
 
 WELL = frozenset({truth.HEALTHY, truth.CANNOT_TELL})
 _CLOSE = 0.07  # of the cost that is aimed at
+_DRIFT_PPM = (3.0, 400.0)  # of a quartz in a cool rack, of one in a hot virtual machine
 
 
 @dataclass
@@ -75,7 +76,7 @@ def _next_size(tried: list[tuple[float, float]], target: float) -> float:
 def tune(plan: Plan, faults: Sequence[Fault], target: float) -> tuple[Fault, ...]:
     """Return the faults, the first as bad as to cost about `target` of the wall time."""
     steps = min(plan.steps, max(60, plan.steps // 6))
-    if any(one.when.on_share < 1 for one in faults):
+    if any(one.when.on_share < 1 or isinstance(one, Congestion) for one in faults):
         steps = plan.steps  # a part of it would have other spells
     short = replace(plan, steps=steps)
     clean = run(short)
@@ -93,12 +94,14 @@ def tune(plan: Plan, faults: Sequence[Fault], target: float) -> tuple[Fault, ...
 
 
 def _clocks(plan: Plan, seed: int) -> dict[str, Clock]:
-    """Return clocks as NTP keeps them: a millisecond, and some parts in a million."""
+    """Return clocks that are milliseconds apart, and that nobody sets while the job runs."""
     chance = np.random.default_rng((seed, 30))
-    return {
-        node: Clock(int(chance.normal(0, 0.7e6)), float(chance.normal(0, 0.05)))
-        for node in plan.node_names
-    }
+    found = {}
+    for node in plan.node_names:
+        ahead_ns = int(chance.normal(0, 0.7e6))
+        drift_ppm = float(np.exp(chance.uniform(*np.log(_DRIFT_PPM))))
+        found[node] = Clock(ahead_ns, drift_ppm if chance.random() < 0.5 else -drift_ppm)
+    return found
 
 
 def _simulate(scenario: Scenario) -> tuple[Run, Run]:
@@ -151,6 +154,11 @@ def _period(scenario: Scenario, done: Run) -> tuple[float, float] | None:
     return start, end if scenario.period[1] < 1 else done.wall_ns / S
 
 
+def _late_by(scenario: Scenario) -> str:
+    kinds = {one.late_by for one in scenario.faults}
+    return kinds.pop() if len(kinds) == 1 and truth.STRAGGLER in scenario.causes else ""
+
+
 def make_job(scenario: Scenario, seed: int) -> tuple[Job, Truth]:
     """Return the job, and what is true of it."""
     done, clean = _simulate(scenario)
@@ -173,7 +181,8 @@ def make_job(scenario: Scenario, seed: int) -> tuple[Job, Truth]:
     cost_s = (done.wall_ns - clean.wall_ns) / S if scenario.faults else 0.0
     return job, Truth(
         scenario.statuses, scenario.causes, scenario.guilty, scenario.related, scenario.noted,
-        scenario.nameable, _period(scenario, done), cost_s, job.wall_ns / S, transfers,
+        scenario.nameable, _late_by(scenario), _period(scenario, done), cost_s, job.wall_ns / S,
+        transfers,
     )  # fmt: skip
 
 

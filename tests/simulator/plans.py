@@ -93,6 +93,13 @@ def _plan(chance: Chance, seed: int, sizes: Sizes, where: Machine, program: Prog
     )  # fmt: skip
 
 
+def of_program(
+    chance: Chance, seed: int, where: Machine, program: Program, wall_s: tuple[float, float]
+) -> Plan:
+    """Return a training of any program."""
+    return _plan(chance, seed, Sizes(wall_s=wall_s), where, program)
+
+
 _ANY = Sizes()
 
 
@@ -379,18 +386,21 @@ def ring_attention(chance: Chance, seed: int, sizes: Sizes = _ANY) -> Plan:
     return _plan(chance, seed, Sizes(wall_s=(600.0, 1200.0)), where, program)
 
 
+def writing(found: Plan, **words: float) -> Plan:
+    """Return reinforcement learning that learns as a plan does; `words`: fields of Rollout."""
+    program = Rollout(found.machine, learning=found.program(), **words)  # type: ignore[arg-type]
+    quiet = Phases(warm_up=found.phases.warm_up, log_every=0)
+    return replace(found, program=lambda: replace(program), phases=quiet)
+
+
 def rollout(chance: Chance, seed: int, sizes: Sizes = _ANY) -> Plan:
     """Return reinforcement learning: ranks write answers for a while, and learn from them."""
-    found = (ddp, fsdp)[int(chance.integers(2))](chance, seed, sizes)
-    program = Rollout(
-        found.machine,
-        learning=found.program(),
+    return writing(
+        (ddp, fsdp)[int(chance.integers(2))](chance, seed, sizes),
         write_s=float(chance.uniform(3, 15)),
         steps_each=int(chance.integers(3, 10)),
         uneven=float(chance.uniform(0.02, 0.3)),
     )
-    quiet = Phases(warm_up=found.phases.warm_up, log_every=0)
-    return replace(found, program=lambda: replace(program), phases=quiet)
 
 
 def benchmark(chance: Chance, seed: int, sizes: Sizes = _ANY) -> Plan:

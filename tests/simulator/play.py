@@ -37,7 +37,7 @@ from nccl_inspector.slurm.job_record import ACCOUNTING, JobRecord
 from nccl_inspector.summary.attempts import load_summaries
 from nccl_inspector.system.checked_json import dump
 from tests.simulator.job import Clock, Job, Rank
-from tests.simulator.script import World, write_script
+from tests.simulator.script import World, pid_of, write_script
 from tests.support.boxes import manifest_text
 
 JOB_ID: Final = 4711
@@ -82,6 +82,7 @@ def _environment(job: Job, rank: Rank, run: Path, lines: Path | None) -> dict[st
         "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": 30_000_000,
         "NCCL_INSPECTOR_ENABLE_P2P": 1,
         "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES": 8192,
+        "NCCL_INSPECTOR_JSON_MIN_SIZE_BYTES": 0,
         "NCCL_INSPECTOR_BUDGET_PERCENT": "1.000",
     }  # fmt: skip
     return {name: str(value) for name, value in words.items()}
@@ -145,8 +146,19 @@ class _Node:
         job, place = self._job, self.run / "jobs" / str(JOB_ID)
         if self.name in job.counters:
             (place / COUNTERS_FILE).write_bytes(_counters_bytes(job, self.name))
+        (place / "task_ends").write_text(self._task_ends())  # as spank/task_end.h says
         end_ns = node_unix_ns(job, self.name, job.wall_ns)
         place.rename(self.run / "ended" / f"{JOB_ID}.{end_ns}")
+
+    def _task_ends(self) -> str:
+        """Return what the SPANK plugin wrote of the tasks that slurmstepd saw fail, in order."""
+        failed = sorted((one for one in self.ranks if one.status), key=lambda one: one.end_ns)
+        lines = (
+            f"0 {one.procid} {pid_of(one)} {one.status} "
+            f"{node_unix_ns(self._job, self.name, one.end_ns)}\n"
+            for one in failed
+        )
+        return "".join(lines)
 
     def collect(self) -> None:
         """Do what the agent does with an ended job."""

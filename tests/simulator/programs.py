@@ -265,6 +265,7 @@ class Experts(Program):
     dense_bytes: int = 400 * MB
     expert_bytes: int = 200 * MB
     uneven: float = 0.06  # of the tokens that experts get
+    by_sends: bool = False  # what NCCL had in place of AlltoAll: a Send to and a Recv from each
 
     def setup(self, world: World) -> None:
         """Make the world, the ranks with all experts, and those with the same."""
@@ -275,11 +276,26 @@ class Experts(Program):
         if rest > 1:
             self.same = world.make_group("edp", across(self.machine, rest, self.width))
 
+    def _exchange(self, world: World) -> None:
+        if not self.by_sends:
+            world.collective(self.experts.whole, "AlltoAll", self.tokens_bytes)
+            return
+        first, place = world.every // self.width * self.width, world.every % self.width
+        transfers = []
+        for far in range(1, self.width):
+            after, before = (place + far) % self.width, (place - far) % self.width
+            transfers += [
+                Transfer("Send", first + after, after, self.tokens_bytes),
+                Transfer("Recv", first + before, before, self.tokens_bytes),
+            ]
+        posted = world.post(self.experts.whole, world.every, transfers)
+        world.complete(posted, [posted.seen_from(one.peers) for one in transfers])
+
     def _layer(self, world: World, ns: float, uneven: Floats) -> None:
         world.compute(ns * 0.4, kernels=15)
-        world.collective(self.experts.whole, "AlltoAll", self.tokens_bytes)
-        world.compute(ns * 0.6 * uneven, kernels=10)
-        world.collective(self.experts.whole, "AlltoAll", self.tokens_bytes)
+        self._exchange(world)
+        world.compute(ns * 0.6 * uneven * world.experts_busy, kernels=10)
+        self._exchange(world)
 
     def step(self, world: World, scale: float, forward_only: bool = False) -> None:
         """Forward and backward through layers of experts, then gradients."""

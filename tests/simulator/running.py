@@ -78,6 +78,7 @@ class Run:
     stuck_ns: float = 0.0  # when the last thing happened in a job that hangs
     state: str = "COMPLETED"  # Slurm's word
     states: list[str] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)  # of each process, as wait(2) tells them
 
 
 def _scale(phases: Phases, step: int, steps: int) -> float:
@@ -288,6 +289,7 @@ def to_job(plan: Plan, done: Run, clocks: dict[str, Clock] | None = None) -> Job
             Rank(
                 plan.first_rank + rank, names[world.node[rank]], rank % plan.machine.gpus,
                 tuple(comms[rank]), operations, int(end), done.states[rank],
+                done.statuses[rank] if done.statuses else 0,
             )
         )  # fmt: skip
     return Job(

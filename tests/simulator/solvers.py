@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from tests.simulator.engine import Group, Transfer, World
-from tests.simulator.machine import MS, S
+from tests.simulator.machine import MS, Ints, S
 from tests.simulator.programs import MB, Program, across
 
 NOWHERE: Final = "nowhere"
@@ -122,23 +122,33 @@ class RingAttention(Program):
     layers: int = 4
     keys_bytes: int = 16 * MB
     grads_bytes: int = 400 * MB
+    width: int = 0  # ranks of a ring; 0: all
 
     def setup(self, world: World) -> None:
-        """Make one communicator of all for the ring, and one for the gradients."""
+        """Make the communicators of the rings, and one of all for the gradients."""
         self.world_group = world.make_group("default_pg", [list(range(world.n))])
-        self.ring = world.make_group("cp", [list(range(world.n))])
+        self.ring = world.make_group("cp", across(self.machine, self.width or world.n, 1))
+
+    def replica_of(self) -> Ints:
+        """Ranks of a ring work on the same input."""
+        ranks = self.machine.ranks
+        return np.arange(ranks, dtype=np.intp) // (self.width or ranks)
 
     def _layer(self, world: World, ns: float) -> None:
-        after, before = (world.every + 1) % world.n, (world.every - 1) % world.n
+        """Let keys go once round rings of consecutive ranks while they are computed on."""
+        width = self.ring.size
+        first = world.every // width * width
+        after = first + (world.every - first + 1) % width
+        before = first + (world.every - first - 1) % width
         transfers = [
-            Transfer("Send", after, after, self.keys_bytes),
-            Transfer("Recv", before, before, self.keys_bytes),
+            Transfer("Send", after, after - first, self.keys_bytes),
+            Transfer("Recv", before, before - first, self.keys_bytes),
         ]
-        for _ in range(world.n - 1):
+        for _ in range(width - 1):
             posted = world.post(self.ring.whole, world.every, transfers)
-            world.compute(ns / world.n, kernels=4)
+            world.compute(ns / width, kernels=4)
             world.complete(posted, [posted.seen_from(one.peers) for one in transfers])
-        world.compute(ns / world.n, kernels=4)
+        world.compute(ns / width, kernels=4)
 
     def step(self, world: World, scale: float, forward_only: bool = False) -> None:
         """Forward and backward by layers, then gradients and optimizer."""
@@ -156,24 +166,40 @@ class RingAttention(Program):
 
 @dataclass
 class Rollout(Program):
-    """Reinforcement learning: each rank writes answers, then all learn from them."""
+    """Reinforcement learning: each rank writes answers, then all learn from them.
+
+    `served`: so many ranks write together, with a layer's result summed up again and again.
+    """
 
     learning: Program = None  # type: ignore[assignment]  # always given
     write_s: float = 8.0
     steps_each: int = 6
     uneven: float = 0.15
+    served: int = 1
+    tokens: int = 40  # that are written together
 
     def setup(self, world: World) -> None:
-        """Make what learning needs."""
+        """Make what learning and writing need."""
         self.learning.setup(world)
         self.world_group = self.learning.world_group
+        if self.served > 1:
+            self.servers = world.make_group("serve", across(self.machine, self.served, 1))
+
+    def _write(self, world: World) -> None:
+        chance = np.random.default_rng((world.seed, 16, world.step))
+        some = np.exp(self.uneven * chance.standard_normal(world.n // self.served))
+        took = self.write_s * S * np.repeat(some, self.served)
+        if self.served == 1:
+            for _ in range(4):
+                world.compute(took / 4, kernels=400)
+            return
+        for _ in range(self.tokens):
+            world.compute(took / self.tokens, kernels=40)
+            world.collective(self.servers.whole, "AllReduce", MB)
 
     def step(self, world: World, scale: float, forward_only: bool = False) -> None:
         """Write, gather rewards, learn."""
-        chance = np.random.default_rng((world.seed, 16, world.step))
-        took = self.write_s * S * np.exp(self.uneven * chance.standard_normal(world.n))
-        for _ in range(4):
-            world.compute(took / 4, kernels=400)
+        self._write(world)
         world.collective(self.world_group.whole, "AllGather", MB)
         world.sync()
         for _ in range(1 if forward_only else self.steps_each):

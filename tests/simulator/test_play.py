@@ -65,7 +65,8 @@ def small_job(seconds: int = 120, states: tuple[str, ...] = ("finalized",), api:
         if state == "running":
             hung = rows[-8] if rows[-8]["func"] == ALL_REDUCE else rows[-4]
             hung["end_ns"] = NEVER
-        ranks.append(Rank(rank, f"n{rank // 2 + 1}", rank % 2, comms, rows, end_ns, state))
+        status = 9 if state == "killed" else 0
+        ranks.append(Rank(rank, f"n{rank // 2 + 1}", rank % 2, comms, rows, end_ns, state, status))
     clocks = {"n2": Clock(OFFSET_NS, DRIFT_PPM)}
     return Job(tuple(ranks), START_S, (seconds + 3) * S, ("n1", "n2"), clocks, nccl_api=api)
 
@@ -91,6 +92,16 @@ def folder(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def seen(folder: Path) -> list[Process]:
     return processes(folder)
+
+
+def test_the_summaries_have_what_slurmstepd_saw_of_the_ends(job: Job, folder: Path) -> None:
+    loaded = load_summaries(JOB_ID, folder / "reports", None)
+    ends = [(one.head.node, end) for one in loaded.summaries for end in one.head.task_ends]
+    assert [(node, end.step, end.task, end.signal, end.at_ns) for node, end in ends] == [
+        (one.node, 0, one.procid, 9, node_unix_ns(job, one.node, one.end_ns))
+        for one in job.ranks
+        if one.state == "killed"
+    ]
 
 
 def members(rank: Rank) -> Iterator[tuple[str, int, int]]:

@@ -12,8 +12,8 @@ from nccl_inspector.model.card import Card, Operations
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.summary.attempts import Loaded, load_summaries
 from tests.simulator import plans
-from tests.simulator.case import Planner, of_size
-from tests.simulator.cases import healthy, with_noise
+from tests.simulator.case import Planner, healthy, of_size
+from tests.simulator.cases import with_noise
 from tests.simulator.making import make_job
 from tests.simulator.play import JOB_ID, play
 from tests.simulator.truth import Truth

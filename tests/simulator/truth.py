@@ -21,6 +21,7 @@ class Truth:
     enough: a rank of a busy node, the node of a slow rank. `noted`: whose hardware counted real
     errors that cost nothing; a finding about that hardware is in order, the verdict is not theirs.
     `nameable`: the job's data tell who it was, so not to name it is a fault of the report.
+    `late_by`: "host" or "gpu", what makes ranks late; empty: nobody is late, or by both.
     `period`: seconds since the job's start. `transfer`: median ns and number of transfers by
     communicator, function and floor(log2(bytes)).
     """
@@ -31,6 +32,7 @@ class Truth:
     related: frozenset[Name] = frozenset()
     noted: frozenset[Name] = frozenset()
     nameable: bool = True
+    late_by: str = ""
     period: tuple[float, float] | None = None
     cost_s: float = 0.0
     wall_s: float = 0.0

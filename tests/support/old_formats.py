@@ -13,7 +13,7 @@ from tests.support.summaries import eight_ranks, write_summary
 
 FOLDER = Path(__file__).with_name("old_formats")
 # The last commit that wrote the format.
-COMMITS = {10: "ce6a04882037c848745bf76ee860f553e640dd2f"}
+COMMITS = {11: "70803c0e3e2d595d25803eef79d668fac227f304"}
 
 
 def folder_of(version: int) -> Path:

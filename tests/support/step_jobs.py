@@ -17,7 +17,7 @@ from nccl_inspector.model.sample_columns import SampleColumns
 
 Floats = NDArray[np.float64]
 START_NS = 1_795_000_000 * 10**9
-_ALL_REDUCE = FUNCS.index("AllReduce")
+_ALL_REDUCE, _ALL_TO_ALL = FUNCS.index("AllReduce"), FUNCS.index("AlltoAll")
 _LAUNCH_S = 5e-6
 _GPU_EPOCH_NS = 10**12  # a GPU's clock counts from somewhere else
 
@@ -54,15 +54,22 @@ class StepJob:
     comms: Mapping[tuple[int, ...], Sequence[tuple[int, Floats, Floats]]]  # by members
     end_s: float
     ranks: int
+    exchanging: frozenset[tuple[int, ...]] = frozenset()  # AlltoAll; all others: AllReduce
 
-    def sources(self, clocks_s: Sequence[float] = ()) -> list[RecordSource]:
-        """Return the records of all ranks; `clocks_s`: how far their nodes' clocks are ahead."""
+    def sources(
+        self, clocks_s: Sequence[float] = (), drifts_ppm: Sequence[float] = ()
+    ) -> list[RecordSource]:
+        """Return the records of all ranks.
+
+        `clocks_s`: how far their nodes' clocks are ahead; `drifts_ppm`: how much too fast they are.
+        """
+        ahead_s, drifts = clocks_s or [0.0] * self.ranks, drifts_ppm or [0.0] * self.ranks
         return [
-            RecordSource(rank, self._recorded(rank, clocks_s[rank] if clocks_s else 0.0))
+            RecordSource(rank, self._recorded(rank, ahead_s[rank], 1 + drifts[rank] * 1e-6))
             for rank in range(self.ranks)
         ]
 
-    def _recorded(self, rank: int, ahead_s: float) -> Recorded:
+    def _recorded(self, rank: int, ahead_s: float, speed: float) -> Recorded:
         kinds, rows = [], []
         for place, (members, operations) in enumerate(self.comms.items()):
             if rank not in members:
@@ -70,7 +77,8 @@ class StepJob:
             at = members.index(rank)
             kinds.append(
                 SampleKind(
-                    1000 + place, len(members), 1, at, 0, _ALL_REDUCE, 22, 2, 3,
+                    1000 + place, len(members), 1, at, 0,
+                    _ALL_TO_ALL if members in self.exchanging else _ALL_REDUCE, 22, 2, 3,
                     len(members), 0, f"comm{place}",
                 )
             )  # fmt: skip
@@ -80,7 +88,8 @@ class StepJob:
             ]
         rows.sort()
         begin, end = (
-            np.array([round(row[side] * 1e9) for row in rows], np.int64) + _GPU_EPOCH_NS * rank
+            np.array([round(row[side] * speed * 1e9) for row in rows], np.int64)
+            + _GPU_EPOCH_NS * rank
             for side in (0, 1)
         )
         count = len(rows)
@@ -154,6 +163,22 @@ def data_parallel(
     return StepJob({tuple(range(ranks)): found}, float(now.max()), ranks)
 
 
+def _meet(
+    rng: np.random.Generator,
+    comms: Mapping[tuple[int, ...], list[tuple[int, Floats, Floats]]],
+    number: int,
+    begin: Floats,
+    transfer_s: float,
+    over: Floats,
+) -> None:
+    """Let the ranks of each communicator wait for the last one, then transfer; `over`: by rank."""
+    for members, operations in comms.items():
+        some = list(members)
+        end = begin[some].max() + transfer_s * (1 + 0.02 * rng.random())
+        operations.append((number, begin[some], np.full(len(some), end)))
+        over[some] = end
+
+
 def tensor_and_data_parallel(
     size: int = 4, groups: int = 4, steps: int = 24, fault: Fault = Fault(), seed: int = 0,
     layer_s: float = 0.01,
@@ -170,18 +195,40 @@ def tensor_and_data_parallel(
         for place in range(36):
             begin = now + layer_s * paces * (1 + 0.01 * rng.standard_normal(ranks)) + _LAUNCH_S
             layer += 1
-            for members, operations in inner.items():
-                some = list(members)
-                end = begin[some].max() + 0.0008 * (1 + 0.02 * rng.random())
-                operations.append((layer, begin[some], np.full(size, end)))
-                now[some] = end
+            _meet(rng, inner, layer, begin, 0.0008, now)
             if place % 9 == 8 and place > 9:
                 bucket += 1
                 begin = np.maximum(now, free) + _LAUNCH_S
-                for members, operations in outer.items():
-                    some = list(members)
-                    end = begin[some].max() + 0.02 * (1 + 0.02 * rng.random())
-                    operations.append((bucket, begin[some], np.full(groups, end)))
-                    free[some] = end
+                _meet(rng, outer, bucket, begin, 0.02, free)
         now = np.maximum(now, free) + 0.005 * paces
     return StepJob({**inner, **outer}, float(now.max()), ranks)
+
+
+def expert_parallel(
+    size: int = 4, groups: int = 4, steps: int = 24, fault: Fault = Fault(), seed: int = 0,
+    hot: Fault = Fault(), late: tuple[int, float] = (0, 0.0),
+) -> StepJob:  # fmt: skip
+    """Each layer computes, sends all to all, computes with experts, and sends back.
+
+    `hot`: ranks whose experts have more to do. `late`: a rank, and how many seconds its host comes
+    late to each step.
+    """
+    rng = np.random.default_rng(seed)
+    ranks = size * groups
+    inner = {tuple(range(g * size, (g + 1) * size)): [] for g in range(groups)}  # type: ignore[var-annotated]
+    world: list[tuple[int, Floats, Floats]] = []
+    now, number = np.zeros(ranks), 0
+    for step in range(steps):
+        paces = _paces(rng, ranks, fault, step, 0.0)
+        busy = _paces(rng, ranks, hot, step, 0.0)
+        now[late[0]] += late[1]
+        for place in range(24):
+            work = 0.012 * paces * busy if place % 2 else 0.008 * paces
+            begin = now + work * (1 + 0.01 * rng.standard_normal(ranks)) + _LAUNCH_S
+            number += 1
+            _meet(rng, inner, number, begin, 0.0008, now)
+        begin = now + 0.004 * paces + _LAUNCH_S
+        now = np.full(ranks, begin.max() + 0.02 * (1 + 0.02 * rng.random()))
+        world.append((step + 1, begin, now.copy()))
+    comms = {**inner, tuple(range(ranks)): world}
+    return StepJob(comms, float(now.max()), ranks, frozenset(inner))

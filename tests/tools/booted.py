@@ -297,7 +297,7 @@ def set_up(box: Box) -> None:
 def page_commands() -> list[str]:
     """Return the commands of the page Install, from the packages to the first report."""
     section = (DOC / "install.md").read_text().split("\n## One machine, all roles\n")[1]
-    lines = section.split("\n## ")[0].splitlines()
+    lines = section.split("\n## ")[0].replace("\\\n", " ").splitlines()
     return [line.strip() for line in lines if line.startswith("    ")]
 
 

@@ -1,9 +1,11 @@
 """The page of what was verified: made of the runs, and held against them."""
 
+import re
 from typing import Any
 
 import pytest
 
+from tests.support.repository import REPO
 from tests.tools.verified import SECTIONS, Session, check, render
 
 OLD: dict[str, Any] = {
@@ -85,3 +87,13 @@ def test_a_section_that_the_page_does_not_have_is_a_mistake() -> None:
     assert "Lifecycle" in SECTIONS
     with pytest.raises(ValueError, match="not a section"):
         Session().add("Lifecicle", "a case", "passed")
+
+
+def test_every_line_of_the_page_is_a_case_of_a_test() -> None:
+    """A turn cannot tell that a line's test is gone."""
+    sources = "".join(path.read_text() for path in (REPO / "tests").rglob("test_*.py"))
+    literals = re.sub(r'"\s*\n\s*f?"', "", sources)
+    page = (REPO / "packaging/doc/verified.md").read_text()
+    lines = re.findall(r"^\| (.+?) \|.* (?:yes|n/a|not run) \|$", page, re.MULTILINE)
+    assert len(lines) > 100
+    assert [one for one in lines if one.removeprefix("on a node ") not in literals] == []

@@ -65,7 +65,7 @@ class Session:
             for section, lines in self.lines.items():
                 seen["lines"].setdefault(section, {}).update(lines)
             seen["tables"].update(self.tables)
-            seen["part"] = self.part and seen.get("part", True)
+            seen["part"] = self.part or bool(seen.get("part"))
             path.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n")
 
 

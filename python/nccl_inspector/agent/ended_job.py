@@ -21,10 +21,17 @@ from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.model.process import KILLED, Process
+from nccl_inspector.model.task_end import FILE, FILE_BYTES_MAX, TaskEnd, parse_task_ends
 from nccl_inspector.summary.codec import Head, encode, encode_process
 from nccl_inspector.summary.nccl_logs import LogFile
 from nccl_inspector.summary.vendor_means import VendorMeans
-from nccl_inspector.system.safe_files import directory, is_locked, regular_file, stamp_of
+from nccl_inspector.system.safe_files import (
+    directory,
+    is_locked,
+    read_owners,
+    regular_file,
+    stamp_of,
+)
 
 # How long an ended job's processes may hold their boxes; after that the boxes are read anyway.
 LINGER_S = 60
@@ -75,14 +82,22 @@ def read_block(
     return process, encode_process(process)
 
 
-def _head(manifest: Manifest, ended: Ended, problems: list[str], array_task: str) -> Head:
+def _head(
+    manifest: Manifest,
+    ended: Ended,
+    problems: list[str],
+    array_task: str,
+    task_ends: tuple[TaskEnd, ...],
+) -> Head:
     names = Head.__dataclass_fields__.keys() & Manifest.__dataclass_fields__.keys()
     values = {name: getattr(manifest, name) for name in names}
     end_s = max(ended.end_s, manifest.start)
     if end_s != ended.end_s:
         problems = ["the clock was set back while the job ran: its end is not known", *problems]
     kept = tuple(problems[:_PROBLEMS_MAX])
-    return Head(**values, end=end_s, problems=kept, array_task=array_task)
+    return Head(
+        **values, end=end_s, problems=kept, array_task=array_task, task_ends=task_ends
+    )  # fmt: skip
 
 
 class EndedReading:
@@ -120,6 +135,7 @@ class EndedReading:
             counters = self._counters(job_fd) if self._wants_counters else None
             vendor = self._vendor(job_fd)
             condensed = self._condensed(job_fd)
+            task_ends = self._task_ends(job_fd)
             blocks += condensed.blocks
             with directory("raw", manifest.uid, job_fd) as raw_fd:
                 boxes = self._boxes(raw_fd, manifest.uid, condensed)
@@ -136,7 +152,7 @@ class EndedReading:
                         logs.append(log)
                     yield
         found = blocks or vendor or self._problems or any(one.text for one in logs)
-        head = _head(manifest, self.ended, self._problems, self._array_task)
+        head = _head(manifest, self.ended, self._problems, self._array_task, task_ends)
         self.made = Made(manifest, encode(head, blocks, counters, vendor, logs) if found else b"")
 
     def _counters(self, job_fd: int) -> NodeCounters:
@@ -166,6 +182,13 @@ class EndedReading:
         tasks = (line.array_task for line in condensed.lines)
         self._array_task = next(filter(None, tasks), "")
         return condensed
+
+    def _task_ends(self, job_fd: int) -> tuple[TaskEnd, ...]:
+        try:
+            return parse_task_ends(read_owners(FILE, FILE_BYTES_MAX, job_fd) or b"")
+        except RefusedError as err:
+            self._refuse("how tasks ended", err)
+            return ()
 
     def _refuse(self, name: str, err: RefusedError) -> None:
         self._tally.refuse(self.ended.job_id, name, err)

@@ -45,6 +45,11 @@ def show_journal(node: str, from_s: float, to_s: float) -> str:
     return f'ssh {quote(node)} "{words}"'
 
 
+def show_node(node: str) -> str:
+    """Return the command that shows what Slurm knows of a node: its state, and why."""
+    return f"scontrol show node {quote(node)}"
+
+
 def show_gpu(node: str, address: str) -> str:
     """Return the command that shows a GPU's state; `address`: its PCI address or index."""
     which = f" -i {address}" if _PLAIN.fullmatch(address) else ""

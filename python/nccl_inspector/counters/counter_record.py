@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from nccl_inspector.counters.counter_table import load_counters
-from nccl_inspector.counters.delta import rise
+from nccl_inspector.counters.counter_table import CounterSpec, load_counters
+from nccl_inspector.counters.delta import Rise, rise
 from nccl_inspector.counters.node_counters import (
     CHECKS,
     Change,
@@ -54,10 +54,13 @@ def merge_risen(risen: list[Risen], most: int) -> list[Risen]:
     return risen
 
 
-def _risen(count: Count, from_s: int, to_s: int, amount: int, flag: str) -> Count:
+def _risen(counter: CounterSpec, count: Count, from_s: int, to_s: int, found: Rise) -> Count:
+    amount, flag = found.amount, found.flag
     flags = count.flags if not flag or flag in count.flags else (*count.flags, flag)
     if not amount:
-        return replace(count, flags=flags)
+        return count._replace(flags=flags)
+    if not counter.dated:
+        return Count(count.total + amount, flags)
     rows = merge_risen([*count.risen, Risen(from_s, to_s, amount)], RISEN_MAX)
     return Count(count.total + amount, flags, tuple(rows))
 
@@ -154,8 +157,9 @@ class CounterRecord:
         for name, value in device.counters.items():
             counts.setdefault(name, Count(0))
             if name in last:
-                found = rise(load_counters()[device.kind, name], last[name], value)
-                counts[name] = _risen(counts[name], from_s, to_s, found.amount, found.flag)
+                counter = load_counters()[device.kind, name]
+                found = rise(counter, last[name], value)
+                counts[name] = _risen(counter, counts[name], from_s, to_s, found)
             last[name] = value
         levels = {**known.levels}
         for name, value in device.levels.items():
@@ -222,7 +226,7 @@ def coarser(node: NodeCounters, most: int) -> NodeCounters:
 
     def cut(counts: Mapping[str, Count]) -> dict[str, Count]:
         return {
-            name: replace(one, risen=tuple(merge_risen(list(one.risen), most)))
+            name: one._replace(risen=tuple(merge_risen(list(one.risen), most)))
             for name, one in counts.items()
         }
 

@@ -30,6 +30,7 @@ class CounterSpec:
     unit: str  # of the reading
     field: int | None
     told: bool  # any rise is worth a line of the report
+    dated: bool  # it is kept when it rose; else only by how much in all
 
     @property
     def said_unit(self) -> str:
@@ -45,10 +46,10 @@ class CounterSpec:
 def load_counters() -> dict[tuple[str, str], CounterSpec]:
     """Return all counters by kind and name, in the order of the table."""
     found = {}
-    for kind, name, bits, full, unit, field, told in read_tsv("counters/counters.tsv"):
+    for kind, name, bits, full, unit, field, told, dated in read_tsv("counters/counters.tsv"):
         number = None if field == "-" else int(field)
         found[kind, name] = CounterSpec(
-            kind, name, int(bits), full == "sticks", unit, number, told == "yes"
+            kind, name, int(bits), full == "sticks", unit, number, told == "yes", dated == "yes"
         )
     return found
 

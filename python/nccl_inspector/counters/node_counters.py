@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the counters of a node did while a job ran, as the report gets it, and its JSON form."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from itertools import chain, repeat
+from typing import Any, NamedTuple, TypeVar
 
-from nccl_inspector.system.checked_json import Checks
+from nccl_inspector.system.checked_json import TIME_S_MAX, Checks
 
+_COLUMNS_MAX = 256  # of a table; three times as many as any kind of device has
 _WORD_MAX = 1 << 80  # 64-bit counters, and room for sums of them
 CHECKS = Checks("bad_counters")
 _time, _str, _list, _dict = CHECKS.time, CHECKS.text, CHECKS.rows, CHECKS.table
@@ -27,8 +30,7 @@ class Change(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(NamedTuple):
     """A counter over the job; amounts are in the unit of counters.tsv."""
 
     total: int
@@ -36,14 +38,22 @@ class Count:
     risen: tuple[Risen, ...] = ()  # in order; neighbours are merged when there are many
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """The readings of a quantity that goes up and down; the mean is sum / samples."""
 
     low: int
     high: int
     sum: int
     samples: int
+
+
+# Made of tuples. They are tuples; a large job has millions, and their own `__new__` is slow.
+_risen_of: Callable[[tuple[int, int, int]], Risen] = partial(tuple.__new__, Risen)
+_count_of: Callable[[tuple[int, tuple[str, ...], tuple[Risen, ...]]], Count] = partial(
+    tuple.__new__, Count
+)
+
+_NOTHING = [Count(0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,26 +107,41 @@ def _count_json(count: Count) -> Any:
     """Return only the total if there is nothing else, which is nearly always so."""
     if not count.flags and not count.risen:
         return count.total
-    return [count.total, list(count.flags), [list(one) for one in count.risen]]
+    return [count.total, list(count.flags), list(chain.from_iterable(count.risen))]
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the column of each name: a value for each row, or a single one that all rows have."""
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return {
+        name: column[:1] if all(one == column[0] for one in column) else column
+        for name, column in columns.items()
+    }
+
+
+def _table_json(devices: Sequence[DeviceCounters]) -> Any:
+    """Return devices of one kind, with the same counters, levels and facts, as a table."""
+    return [
+        devices[0].kind,
+        [one.name for one in devices],
+        _columns([{name: _count_json(v) for name, v in one.counts.items()} for one in devices]),
+        _columns([{name: list(v) for name, v in one.levels.items()} for one in devices]),
+        _columns([{k: [list(v) for v in changes] for k, changes in one.facts.items()}
+                  for one in devices]),
+    ]  # fmt: skip
 
 
 def to_json(node: NodeCounters) -> Any:
     """Return the JSON value that `from_json` reads."""
-    devices = [
-        [
-            one.kind,
-            one.name,
-            {name: _count_json(count) for name, count in one.counts.items()},
-            {name: [v.low, v.high, v.sum, v.samples] for name, v in one.levels.items()},
-            {name: [list(change) for change in changes] for name, changes in one.facts.items()},
-        ]
-        for one in node.devices
-    ]
+    alike: dict[Any, list[DeviceCounters]] = {}
+    for one in node.devices:
+        shape = one.kind, tuple(one.counts), tuple(one.levels), tuple(one.facts)
+        alike.setdefault(shape, []).append(one)
     return {
         "spans": [
             [s.source, s.first_s, s.last_s, s.elapsed_s, s.samples, s.absent] for s in node.spans
         ],
-        "devices": devices,
+        "tables": [_table_json(devices) for devices in alike.values()],
         "xids": [[x.time_s, x.gpu, x.number] for x in node.xids],
         "problems": list(node.problems),
         "absent": node.absent,
@@ -128,13 +153,33 @@ def _int(value: Any) -> int:
     return CHECKS.integer(value, _WORD_MAX)
 
 
-def _count(value: Any) -> Count:
-    if not isinstance(value, list):
-        return Count(_int(value))
-    total, flags, risen = _list(value, 3)
-    found = [_list(row, 3) for row in _list(risen)]
-    rows = [Risen(_time(from_s), _time(to_s), _int(amount)) for from_s, to_s, amount in found]
-    return Count(_int(total), tuple(_str(one) for one in _list(flags)), tuple(rows))
+def _counts(column: list[Any]) -> list[Count]:
+    """Return a column of counts; all its numbers are checked together."""
+    if column == [0] and type(column[0]) is int:  # most columns
+        return _NOTHING
+    if set(map(type, column)) == {int}:
+        CHECKS.integers(column, _WORD_MAX)
+        return list(map(_count_of, zip(column, repeat(()), repeat(()), strict=False)))
+    rows = [_list(one, 3) if isinstance(one, list) else [one, [], []] for one in column]
+    CHECKS.integers([total for total, _, _ in rows], _WORD_MAX)
+    risen = [_list(flat) for _, _, flat in rows]
+    if any(len(flat) % 3 for flat in risen):
+        raise CHECKS.refused("invalid list")
+    numbers = list(chain.from_iterable(risen))
+    for at, most in enumerate((TIME_S_MAX, TIME_S_MAX, _WORD_MAX)):
+        CHECKS.integers(numbers[at::3], most)
+    return [
+        Count(
+            total,
+            tuple(map(_str, _list(flags))),
+            tuple(map(_risen_of, zip(flat[::3], flat[1::3], flat[2::3], strict=True))),
+        )
+        for total, flags, flat in rows
+    ]
+
+
+def _level(value: Any) -> Level:
+    return Level._make(CHECKS.integers(_list(value, 4), _WORD_MAX))
 
 
 def _changes(value: Any) -> tuple[Change, ...]:
@@ -144,14 +189,59 @@ def _changes(value: Any) -> tuple[Change, ...]:
     return tuple(Change(_time(time_s), _str(text)) for time_s, text in rows)
 
 
-def _device(value: Any) -> DeviceCounters:
+_Value = TypeVar("_Value")
+
+
+def _rows(
+    value: Any, count: int, read: Callable[[list[Any]], list[_Value]]
+) -> Sequence[Mapping[str, _Value]]:
+    """Return the columns of `_columns` as so many rows; rows that are equal are one object."""
+    columns = {name: read(_list(column)) for name, column in _dict(value).items()}
+    if len(columns) > _COLUMNS_MAX or any(len(one) not in (1, count) for one in columns.values()):
+        raise CHECKS.refused("invalid table")
+    if all(len(one) == 1 for one in columns.values()):
+        return [{name: one for name, (one,) in columns.items()}] * count
+    full = [one if len(one) == count else one * count for one in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*full, strict=True)]
+
+
+def _devices(value: Any) -> list[DeviceCounters]:
+    """Return the devices of a table."""
+    kind, names, counts, levels, facts = _list(value, 5)
+    names = list(map(_str, _list(names)))
+    rows = (
+        _rows(counts, len(names), _counts),
+        _rows(levels, len(names), lambda column: list(map(_level, column))),
+        _rows(facts, len(names), lambda column: list(map(_changes, column))),
+    )
+    return list(map(DeviceCounters, repeat(_str(kind)), names, *rows))
+
+
+def _all_devices(words: Mapping[str, Any]) -> tuple[DeviceCounters, ...]:
+    if "devices" in words:  # as releases up to format 11 of the summary wrote them
+        return tuple(map(_old_device, _list(words["devices"])))
+    found: list[DeviceCounters] = []
+    for table in _list(words["tables"]):
+        found += _devices(table)
+        _list(found)  # not too many in all
+    return tuple(found)
+
+
+def _old_count(value: Any) -> Count:
+    if isinstance(value, list):
+        total, flags, risen = _list(value, 3)
+        value = [total, flags, list(chain.from_iterable(_list(row, 3) for row in _list(risen)))]
+    return _counts([value])[0]
+
+
+def _old_device(value: Any) -> DeviceCounters:
     kind, name, counts, levels, facts = _list(value, 5)
     return DeviceCounters(
         _str(kind),
         _str(name),
-        {key: _count(one) for key, one in _dict(counts).items()},
-        {key: Level(*map(_int, _list(one, 4))) for key, one in _dict(levels).items()},
-        {key: _changes(one) for key, one in _dict(facts).items()},
+        {name: _old_count(one) for name, one in _dict(counts).items()},
+        {name: _level(one) for name, one in _dict(levels).items()},
+        {name: _changes(one) for name, one in _dict(facts).items()},
     )
 
 
@@ -173,12 +263,13 @@ def from_json(value: Any) -> NodeCounters:
         RefusedError: it is not a value of `to_json`; the reason is `bad_counters`.
     """
     words = _dict(value)
-    missing = {"spans", "devices", "xids", "problems", "absent", "whole_node"} - words.keys()
+    parts = {"spans", "xids", "problems", "absent", "whole_node"}
+    missing = (parts if "devices" in words else {*parts, "tables"}) - words.keys()
     if missing:
         raise CHECKS.refused(f"no {min(missing)}")
     return NodeCounters(
         spans=tuple(map(_span, _list(words["spans"]))),
-        devices=tuple(map(_device, _list(words["devices"]))),
+        devices=_all_devices(words),
         xids=tuple(map(_xid, _list(words["xids"]))),
         problems=tuple(map(_str, _list(words["problems"]))),
         absent=_str(words["absent"]),

@@ -25,6 +25,7 @@ STATUSES = HEALTHY, DEGRADED, HUNG, PERHAPS_HUNG, CRASHED, FAILED, NO_DATA, CANN
 # What a DEGRADED or FAILED job suffered from.
 NETWORK, NVLINK, STRAGGLER, OUTSIDE = "network", "nvlink", "straggler", "outside communication"
 COMMUNICATION, OTHER, UNKNOWN = "communication", "other", "unknown"
+HOST, GPU = "host", "gpu"  # what makes a straggler late, if it is known
 CAUSES = NETWORK, NVLINK, STRAGGLER, OUTSIDE, COMMUNICATION, OTHER, UNKNOWN
 
 
@@ -384,9 +385,9 @@ class Straggler:
     confidence: str = LOW  # of CONFIDENCES
     windows: int = 0  # with enough operations; 0: there was no time line
     period: Period | None = None  # from the first window in which it was late to the last
-    queued_ns: float | None = None  # its mean wait in its GPU's queue, if that decides `kind`
+    queued_ns: float | None = None  # from call to begin of its late operations (median), if known
     peers_queued_ns: float | None = None  # the same of its peers
-    queue_looks: int = 0  # looks at the queue that these means come from
+    queue_looks: int = 0  # late operations whose calls are known
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,12 @@ def signal_words(number: int) -> str:
     return _SIGNALS.get(number, "")
 
 
+def end_words(code: int | None, signal: int | None = None) -> str:
+    """Return `SIGKILL: out of memory, or kill -9` where a signal ended it, else as `exit_words`."""
+    number = signal_of(code, signal)
+    return (signal_words(number) if number else "") or exit_words(code, signal)
+
+
 def exit_words(code: int | None, signal: int | None = None) -> str:
     """Return `exit code 137, SIGKILL: out of memory, or kill -9`; empty: none, or 0.
 

@@ -52,6 +52,8 @@ NS_PER_S = 10**9
 
 # Bits of a sample's flags: a group of Sends and Recvs as one operation; timed by the CPU's clock.
 SAMPLE_GROUP, SAMPLE_CPU_TIMED = 1, 2
+# Four bits of them: how well the time in the queue is known (plugin/box/box.h).
+SAMPLE_WITHIN_SHIFT, SAMPLE_WITHIN_MASK, SAMPLE_AT_LEAST = 2, 15, 15
 # The peer of a sample. PEER_NONE: a collective or a group has none. PEER_BEYOND: the record cannot
 # hold a rank that large.
 PEER_NONE, PEER_BEYOND = -1, 65534

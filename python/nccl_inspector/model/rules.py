@@ -174,16 +174,29 @@ KILLED: Final = Rule(
     about=About.ENDING,
     severity=CRITICAL,
     summary="Processes were killed, or ended without finalizing NCCL.",
-    meaning="If the finding is critical, a process died first: it was silent for more than 15 s "
-    "before the last process ended (60 s if Slurm or a time limit ended the job, or if it is not "
-    "known what did). A process that waited for another one did not die first, whenever it ended: "
-    "it gave up. If the finding is not critical, it says how far apart the processes ended. It "
-    "does not say what killed them. After a node failure it says of no process that it died first, "
-    "and never of one whose GPUs a later process of the job went on with.",
+    meaning="If the finding is critical, a process died first: Slurm saw its task end before any "
+    "other, by a signal or an error of its own, or it was silent for more than 15 s before the "
+    "last process ended (60 s if Slurm or a time limit ended the job, or if it is not known what "
+    "did). A process that waited for another one did not die first, whenever it ended: it gave up. "
+    "If the finding is not critical, it says how far apart the processes ended. It does not say "
+    "why they were killed. After a node failure it says of no process that it died first, and "
+    "never of one whose GPUs a later process of the job went on with.",
     action="look for an error, a signal or the OOM killer at that time",
     otherwise="warning if only some processes were killed, or if nothing is known of the job's "
     "end and a process ended 35 s before the others; information if Slurm ended the job, if all "
     "processes were killed, or if later ones replaced them",
+)
+NODE_FAILED: Final = Rule(
+    id=RuleId("node-failed"),
+    about=About.ENDING,
+    severity=CRITICAL,
+    summary="A node of the job failed, so Slurm ended the job.",
+    meaning="Slurm's state of the job is NODE_FAIL. The node is Slurm's FailedNode. Slurm 22.05 "
+    "does not name one; then it is the only node without data, or the only one of which slurmstepd "
+    "recorded no end of a task. What its processes measured is whole up to the last event that is "
+    "there.",
+    action="look in slurmctld's log and in the node's own for why it failed; the job is not to "
+    "blame",
 )
 
 # What cost the job time.
@@ -202,16 +215,33 @@ STRAGGLER: Final = Rule(
     id=RuleId("straggler"),
     about=About.SLOWNESS,
     severity=WARNING,
-    summary="A rank, or every rank of a node, is late to operations, and the others wait.",
+    summary="A rank, or all ranks of a set, are late to operations, and the others wait.",
     meaning="The time between the rank's operations is longer than that of its peers at the same "
     "place of the program. The cost is what a replay of the job with the rank at its peers' pace "
-    "saves. To be late need not be a fault: the rank may have more work. The finding says whether "
-    "its host or its GPU was late, if that is known.",
+    "saves. Ranks that are late together are one finding, about the smallest set that explains the "
+    "cost: all of some nodes, of a communicator, of what several communicators connect (a "
+    "replica), or at one place of all communicators of a kind (a rail). To be late need not be a "
+    "fault: the rank may have more work. The finding says whether its host or its GPU was late, if "
+    "that is known.",
     action="if the host was late, check the CPUs of the node; if the GPU was late, check its "
     "clocks, power, temperature and PCIe width; if neither is known, compare the rank's input and "
     "host with the others'",
     otherwise=f"{_BY_COST}; also information if rank 0 is late seldom and for long, if a rank is "
     "late only in the job's first steps, and if there are too few records",
+)
+UNEVEN_WORK: Final = Rule(
+    id=RuleId("uneven-work"),
+    about=About.SLOWNESS,
+    severity=INFO,
+    summary="Some ranks have more to compute than others, and the others wait.",
+    meaning="In a mixture of experts, ranks whose experts get more tokens compute longer between "
+    "the two exchanges of a layer, and are as fast as the others in the rest of it. A slow GPU "
+    "would be slow everywhere, and a late host late anywhere. So it is the work that is uneven, "
+    "and nobody is accused. A stage of a pipeline that always computes longer than the other "
+    "stages is told in the same way: it may have more layers. The cost is what the job would save "
+    "if these ranks took as long as the others.",
+    action="look at how the program divides its work: layers of the stages, balance and placement "
+    "of the experts, capacity factor",
 )
 SLOW_NETWORK: Final = Rule(
     id=RuleId("slow-network"),
@@ -220,8 +250,9 @@ SLOW_NETWORK: Final = Rule(
     summary="Transfers between nodes are slow.",
     meaning="Transfers take longer than on other paths of their kind or at other times of this "
     "job, or all of them reach much less than the ports can carry. These times do not include "
-    "waiting for late ranks. It is often not known which end of a path is slow. Without exact "
-    "records the finding names paths of any transport that look slow, and accuses nobody.",
+    "waiting for late ranks. `from` or `to` a node: only that direction is slow. It is often not "
+    "known which end of a path is slow. Without exact records the finding names paths of any "
+    "transport that look slow, and accuses nobody.",
     action="check ports, cables and switches of the named paths; if all transfers are slow, check "
     "NCCL's settings, adapters, PCIe and GPUDirect RDMA",
     otherwise=f"{_BY_COST}; {_NO_RECORDS}",

@@ -9,10 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_inspector.model.process import SampleKind
+from nccl_inspector.model.process import (
+    SAMPLE_AT_LEAST,
+    SAMPLE_WITHIN_MASK,
+    SAMPLE_WITHIN_SHIFT,
+    SampleKind,
+)
 
 # bytes = mantissa << (size class - MANTISSA_BITS), of smaller size classes mantissa itself.
 MANTISSA_BITS = 15
+
+# Longer than anything is queued: the time that a sample tells is a lower bound.
+AT_LEAST_NS = 1 << 60
 
 Ints = NDArray[np.int64]
 
@@ -21,7 +29,7 @@ Ints = NDArray[np.int64]
 class SampleColumns:
     """The samples of a process as columns of one length, ordered by start.
 
-    Times are exact within 64 ns, `queued_ns` within 1 us.
+    Times are exact within 64 ns, `queued_ns` within 1 us if `within_ns` is 0.
     """
 
     kind: NDArray[np.int32]  # index of Samples.kinds
@@ -34,7 +42,15 @@ class SampleColumns:
     time_ns: Ints  # from start to end
     queued_ns: Ints  # from the call to the start; 0: not known
     bytes: Ints
-    flags: NDArray[np.uint8]  # bits SAMPLE_GROUP, SAMPLE_CPU_TIMED
+    flags: NDArray[np.uint8]  # bits SAMPLE_GROUP, SAMPLE_CPU_TIMED, and how exact queued_ns is
+
+    @property
+    def within_ns(self) -> Ints:
+        """By how much `queued_ns` is too long at most; AT_LEAST_NS: it is a lower bound."""
+        bits = (self.flags.astype(np.int64) >> SAMPLE_WITHIN_SHIFT) & SAMPLE_WITHIN_MASK
+        found: Ints = np.where(bits == 0, 0, np.int64(1_000_000) << bits)
+        found[bits == SAMPLE_AT_LEAST] = AT_LEAST_NS
+        return found
 
 
 def bytes_of(mantissas: NDArray[Any], kind: NDArray[Any], kinds: Sequence[SampleKind]) -> Ints:

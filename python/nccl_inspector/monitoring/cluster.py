@@ -112,7 +112,7 @@ def _jobs(own: str, site: Site) -> PanelRow:
 
 def _nodes(own: str, site: Site) -> PanelRow:
     node, job = site["label_node"], site["label_job"]
-    late = f"max by ({node}, {job}) (rank:nccl_collective_late:ratio{{{own}}})"
+    late = f"max by ({node}, {job}) (gpu:nccl_collective_late:ratio{{{own}}})"
     agent = "nccl_inspector_agent"
     last = f"{agent}_last_pass_timestamp_seconds{{{own}}}"
     refused = f"increase({agent}_rejected_files_total{{{own}}}[$__range])"

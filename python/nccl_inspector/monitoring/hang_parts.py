@@ -134,9 +134,10 @@ def _waits_ended(site: Site, by: _Names) -> str:
 def _latest(site: Site, by: _Names) -> str:
     """Return when a job last did something; now, if it has just called something.
 
-    Operations that are counted without a time are called, but nobody sees them complete.
+    Operations that are counted without a time are called, but nobody sees them complete. The calls
+    of a job that has ended stay in the range for its length, so the series must be there, too.
     """
-    calls = f"changes({_CALLED}[{site['hung_seconds']}s]) > 0"
+    calls = f"changes({_CALLED}[{site['hung_seconds']}s]) > 0 and {_CALLED}"
     return f"max by ({by.job}) (({calls}) * 0 + time()\nor {_PROGRESS})"
 
 

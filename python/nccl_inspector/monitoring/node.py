@@ -72,10 +72,10 @@ def _gpus(own: str, site: Site) -> PanelRow:
             ),
             graph(
                 "How long the others wait for it",
-                "Part of the wall-clock time, for the communicator that waits for this GPU most; "
-                "from the recording rules. Below zero: the GPU waits for others.",
+                "Part of the wall-clock time, over all communicators, as in the alert about a "
+                "straggler; from the recording rules. Below zero: the GPU waits for others.",
                 "percentunit",
-                [highest("rank:nccl_collective_late:ratio")],
+                [highest("gpu:nccl_collective_late:ratio")],
             ),
             graph(
                 "Oldest operation in flight",

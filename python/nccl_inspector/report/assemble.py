@@ -16,13 +16,24 @@ from nccl_inspector.analysis.hang.describe import (
 )
 from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.hang.find import find_hangs
+from nccl_inspector.analysis.hang.first_end import (
+    FirstEnd,
+    SeenEnd,
+    find_failed_node,
+    find_first_end,
+    seen_ends,
+    wrong_clocks,
+)
 from nccl_inspector.analysis.hang.quiet_end import QuietEnd, find_quiet_end, is_quiet
 from nccl_inspector.analysis.hang.unmeasured import Ends, find_replaced, find_unmeasured
 from nccl_inspector.analysis.hardware.findings import find_hardware
 from nccl_inspector.analysis.hardware.slow import SlowHardware, find_slow_hardware
 from nccl_inspector.analysis.next_command import suggest
 from nccl_inspector.analysis.places import Places, gpu_of
+from nccl_inspector.analysis.replay.cause import LATE
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
+from nccl_inspector.analysis.replay.late_causes import leader_of
+from nccl_inspector.analysis.replay.lone_stops import find_lone_stops, with_lone_stops
 from nccl_inspector.analysis.replay.outside_causes import with_standstills
 from nccl_inspector.analysis.replay.process_choice import choose
 from nccl_inspector.analysis.replay.records import RecordSource
@@ -190,8 +201,15 @@ def _judge_samples(placed: Sequence[tuple[str, Process]], given: JobContext) -> 
     found = judge_records(sources, nodes, locals_, choice=choice)
     if found.records is None:
         return replace(found, why_not=given.why_no_samples) if given.why_no_samples else found
-    standstills = find_standstills([_unions(placed[member][1]) for member in choice.members])
-    return replace(found, causes=with_standstills(found.causes, standstills))
+    unions = [_unions(placed[member][1]) for member in choice.members]
+    causes = with_standstills(found.causes, find_standstills(unions))
+    if found.replay is not None and found.active_s:
+        parts = found.replay.part.tolist()
+        stops = find_lone_stops(unions, choice.members, nodes, parts)
+        leader = leader_of(found.records)
+        causes = with_lone_stops(causes, stops, found.active_s, found.seconds, leader, parts)
+    more = sum(one.cost_share for one in causes if one.kind == LATE and one not in found.causes)
+    return replace(found, causes=causes, dismissed_share=max(found.dismissed_share - more, 0.0))
 
 
 def _unions(process: Process) -> list[UnionColumns]:
@@ -310,25 +328,39 @@ def _ending(state: str, given: JobContext, head: Head, processes: Sequence[Proce
         return Ending(head.state, exit_code=head.exit_code)
     if record is None:
         return Ending(state)
-    of_job = Ending(state, record.end_s, record.exit_code, record.signal)
+    failed = (record.failed_node or "") if state == "NODE_FAIL" else ""
+    of_job = Ending(state, record.end_s, record.exit_code, record.signal, failed)
     return of_job.of_step(_step_of(processes, given.steps))
 
 
 def _how_ended(
-    given: JobContext, loaded: Loaded, placed: Sequence[tuple[str, Process]], names: Sequence[str]
-) -> dict[str, str]:
-    """Return what launchers wrote of the ends of processes, in words, by their names.
+    given: JobContext,
+    loaded: Loaded,
+    placed: Sequence[tuple[str, Process]],
+    seen: Sequence[SeenEnd],
+    first: FirstEnd | None,
+) -> dict[int, str]:
+    """Return how processes ended, in words, by their places: as Slurm saw it, or launchers wrote.
 
-    The lines of an attempt before this one may be in the same output, and have no times.
+    The lines of an attempt before this one may be in the same output, and have no times. What
+    Slurm saw of a task with another process id is the end of what started the process.
     """
-    lines = given.launchers
-    if lines is None or loaded.head.restart:
-        return {}
+    lines = None if loaded.head.restart else given.launchers
     job_ids = {one.head.job_id for one in loaded.summaries}
-    return {
-        names[at]: killed_words(one, lines, job_ids, placed[at][1].facts.step)
-        for at, one in how_they_ended(lines, placed).items()
-    }
+    found = {}
+    if lines:
+        found = {
+            at: killed_words(one, lines, job_ids, placed[at][1].facts.step)
+            for at, one in how_they_ended(lines, placed).items()
+        }
+    for one in seen:
+        if one.who is None:
+            continue
+        is_first = first is not None and one.who == first.who
+        words = one.end.words if is_first or one.by_itself else ""
+        if one.who not in found or (words and one.end.pid == placed[one.who][1].facts.pid):
+            found[one.who] = words
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,22 +370,25 @@ class _CommonTime:
     processes: list[Process]
     silences_ns: list[float]
     doubt_ns: float
+    clocks: Mapping[str, Clock]
 
 
 def _in_time(placed: Sequence[tuple[str, Process]], ending: Ending) -> _CommonTime:
     """Return the processes in common time; if all ended normally, clocks are not compared."""
     processes = [process for _, process in placed]
     if not any(one.operations or one.facts.state == KILLED for one in processes):
-        return _CommonTime(processes, [0.0] * len(processes), 0.0)
+        return _CommonTime(processes, [0.0] * len(processes), 0.0, {})
     clocks = read_clocks(placed)
     common = in_common_time(placed, clocks)
     nodes = [node for node, _ in placed]
     silences = silences_ns(list(zip(nodes, common, strict=True)), clocks, ending.until_ns)
     doubts = sorted((clocks.get(node, Clock()).error_ns for node in set(nodes)), reverse=True)
-    return _CommonTime(common, silences, sum(doubts[:2]))
+    return _CommonTime(common, silences, sum(doubts[:2]), clocks)
 
 
-def _find_hangs(timed: _CommonTime, names: Sequence[str], ending: Ending) -> tuple[Hang, ...]:
+def _find_hangs(
+    timed: _CommonTime, names: Sequence[str], ending: Ending, first: FirstEnd | None
+) -> tuple[Hang, ...]:
     """Return the operations that never ended.
 
     If the job went on after processes were replaced, what these were in is not counted.
@@ -366,6 +401,7 @@ def _find_hangs(timed: _CommonTime, names: Sequence[str], ending: Ending) -> tup
         [names[at] for at in kept],
         ending,
         [timed.silences_ns[at] for at in kept],
+        names[first.who] if first and first.who not in gone else "",
     )
 
 
@@ -426,13 +462,19 @@ def _build(
         worthwhile=forking,
     )
     ending = _ending(job.state, given, report.head, processes)
-    how_ended = _how_ended(given, loaded, placed, report.names)
     environment = describe_environment(summaries)
     nodes = _nodes(summaries, environment.gpu_models)
+    missing = dict.fromkeys(chain.from_iterable(report.nodes_missing.values()))
     with looked:
         hardware, slow_hardware = find_hardware(summaries), find_slow_hardware(summaries)
         timed = _in_time(placed, ending)
-        hangs = _find_hangs(timed, report.names, ending)
+        wrong = wrong_clocks(timed.clocks)
+        seen = list(seen_ends(summaries, wrong))
+        first = None if missing else find_first_end(seen, placed, wrong, ending)
+        ended = _how_ended(given, loaded, placed, seen, first)
+        how_ended = {report.names[at]: words for at, words in ended.items()}
+        first_name = report.names[first.who] if first else ""
+        hangs = _find_hangs(timed, report.names, ending, first)
         sampled = judging.result()
         comms = with_transfers(comms, find_transfers(sampled))
         lasting = _lasting_slowness(comms, transports, placed)
@@ -443,11 +485,12 @@ def _build(
     quality = describe_quality(
         report, summaries, given.inputs, refused, given.from_boxes, sampled.looked
     )
-    missing = dict.fromkeys(chain.from_iterable(report.nodes_missing.values()))
     unmeasured = find_unmeasured(
         timed.processes, report.names, report.coverage, tuple(missing), quality.ranks_expected,
         Ends(places, ending, timed.silences_ns, timed.doubt_ns,
-             _waiting(timed.processes, report.names, hangs), how_ended),
+             _waiting(timed.processes, report.names, hangs), how_ended,
+             None if any(one.roots for one in hangs) else first,
+             find_failed_node(summaries, tuple(missing), ending)),
     )  # fmt: skip
     view = JobView(
         placed,
@@ -470,7 +513,7 @@ def _build(
     causes, counters = with_counters([*told.findings, *below], hardware.findings)
     timeline = _confirmed(over_time.timeline, causes, sampled)
     running_job = None if ending.is_over else job.job_id
-    hung_job = HungJob(places, ending, job.job_id, comm_names, how_ended)
+    hung_job = HungJob(places, ending, job.job_id, comm_names, how_ended, first_name)
     died = any(one.rule == rules.KILLED.id and one.severity == CRITICAL for one in unmeasured)
     quiet = None if hangs or died else _quiet_end(timed.processes, ending)
     located = places.locate(
@@ -507,9 +550,9 @@ def _build(
     if (
         verdict.status == FAILED
         and verdict.cause == OTHER
-        and (first := first_end(given.launchers))
+        and (wrote := first_end(given.launchers))
     ):
-        verdict = replace(verdict, summary=f"{verdict.summary}; {first}")
+        verdict = replace(verdict, summary=f"{verdict.summary}; {wrote}")
     return Card(
         job=job,
         verdict=verdict,

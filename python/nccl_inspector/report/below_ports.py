@@ -4,14 +4,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from nccl_inspector.analysis.hardware.counter_rules import CABLE
 from nccl_inspector.analysis.replay.cause import COST_MIN, TOLD_MIN, TRANSFER, Cause
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.model import card, rules
-from nccl_inspector.model.card import INFO, MEDIUM, Entity, Evidence, Finding, Operations
-from nccl_inspector.model.process import FUNCS
+from nccl_inspector.model.card import MEDIUM, Entity, Evidence, Finding, Operations
 from nccl_inspector.model.transport import NVLINK as NVLINK_CLASS
+from nccl_inspector.model.wording import cut_list
 from nccl_inspector.report.causes import JobView, cost_evidence, saved, severity
+from nccl_inspector.report.unseen_port import (
+    PORTS_SHOWN,
+    has_port_errors,
+    kind_of,
+    nodes_of,
+    ports_of_all,
+    replayed,
+)
 
 _QUEUED_MAX = 0.5  # share of operations that begin as soon as their stream is free
 _AT_MOST = (
@@ -34,34 +41,34 @@ def tell_below(
     """Return the finding about transfers that are slow everywhere and all the time, if any.
 
     They can only be compared with what the ports of a node can carry. A ring is as fast as its
-    slowest port; if the counters of a port show errors, a smaller difference is enough.
+    slowest port; if the counters of ports that all of them pass show errors, a smaller difference
+    is enough.
     """
     found = []
-    port = next((one for one in hardware if _is_of_port(one)), None)
+    ports = [one for one in hardware if has_port_errors(one)]
     for inside in (False, True):
         # If some paths are slow compared with others, the cause is these paths and not the network.
         if any(_is_located(cause, inside) for cause in judged.causes):
             continue
         rows = [
             one
-            for one in operations
+            for one in replayed(operations)
             if one.expected_gbs
             and one.bus_gbs
             and not one.waiting_included
             and (transports.get(one.communicator) == NVLINK_CLASS) == inside
         ]
         busy = sum(one.count * one.time_ns for one in rows)
-        told = None if inside else port
+        told = [] if inside else _passed(rows, ports, view)
         least = BELOW_LINKS if inside else BELOW_TOLD if told else BELOW_NETWORK
         reached = _REACHED_TOLD if told else _REACHED
         slow = [one for one in rows if (one.bus_gbs or 0.0) < least * (one.expected_gbs or 0.0)]
         if not slow or sum(one.count * one.time_ns for one in slow) < busy / 2:
             continue
         factors = {
-            (int(one.communicator, 16), FUNCS.index(one.func), one.size_class):
-                (one.bus_gbs or 0.0) / (reached * (one.expected_gbs or 1.0))
+            kind_of(one): (one.bus_gbs or 0.0) / (reached * (one.expected_gbs or 1.0))
             for one in slow
-        }  # fmt: skip
+        }
         share, error = judged.below(factors)
         share = view.of_job(share)
         if share < TOLD_MIN:
@@ -70,10 +77,11 @@ def tell_below(
         kind, one = _below_finding(worst, share, error, inside, view)
         if judged.queued_share(factors) > _QUEUED_MAX:
             one = replace(one, detail=one.detail + _AT_MOST)
-        if told is not None:
-            nodes = {each.name.partition(" ")[0] for each in told.entities if each.kind == "port"}
+        if told:
+            nodes = set().union(*map(nodes_of, told))
             whose = tuple(Entity("node", node) for node in sorted(nodes))
-            one = replace(one, entities=whose, title=f"{one.title}: {told.title}")
+            titles = cut_list([each.title for each in told], PORTS_SHOWN)
+            one = replace(one, entities=whose, title=f"{one.title}: {titles}")
         found.append((kind, one))
     return found
 
@@ -88,10 +96,14 @@ def _is_located(cause: Cause, inside: bool) -> bool:
     )
 
 
-def _is_of_port(counters: Finding) -> bool:
-    """Tell whether counters say that a port or its cable is bad; congestion does not count."""
-    ports = any(one.kind == "port" for one in counters.entities)
-    return ports and counters.severity != INFO and CABLE in counters.actions
+def _passed(rows: Sequence[Operations], ports: Sequence[Finding], view: JobView) -> list[Finding]:
+    """Return the ports with errors that explain why transfers are slow, because all pass them."""
+    slow = {
+        int(one.communicator, 16)
+        for one in rows
+        if (one.bus_gbs or 0.0) < BELOW_TOLD * (one.expected_gbs or 0.0)
+    }
+    return ports_of_all(ports, [comm for comm in view.communicators if comm.id in slow])
 
 
 def _below_finding(

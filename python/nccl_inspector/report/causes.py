@@ -13,12 +13,15 @@ from nccl_inspector.analysis.hardware.slow import SlowHardware
 from nccl_inspector.analysis.join import JoinedComm
 from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.judge import Judged
-from nccl_inspector.analysis.replay.paths import ADAPTER, NODE, RAIL
-from nccl_inspector.analysis.straggler.queue_waits import GPU, HOST, LateCall, Queued, queue_of
+from nccl_inspector.analysis.replay.late_calls import LateCalls
+from nccl_inspector.analysis.replay.late_sets import LateSet, Sort
+from nccl_inspector.analysis.replay.paths import ADAPTER, BOTH, IN, NODE, OUT, RAIL
 from nccl_inspector.model import card, rules
 from nccl_inspector.model.card import (
     CRITICAL,
+    GPU,
     HIGH,
+    HOST,
     INFO,
     LOW,
     MEDIUM,
@@ -37,7 +40,6 @@ from nccl_inspector.model.wording import cut_list, duration, elapsed
 CRITICAL_SHARE = 0.5
 _SHOWN = 4
 OUTSIDE_S_MIN = 60.0  # shorter times outside communication are normal in many programs
-_EARLY_SHARE = 0.3  # share of its lateness by which a late rank waits less than its peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,38 +120,24 @@ def _period(cause: Cause) -> Period:
     return Period(cause.start / 1e9, cause.end / 1e9)
 
 
-def _late_calls(cause: Cause, member: int, view: JobView) -> list[LateCall]:
-    """Return the kinds of operation in which a process was late; their queue waits are compared."""
-    name = view.names[member]
-    found = []
-    for comm in view.communicators:
-        rank = next((r for r, one in comm.members.items() if one.place.name == name), None)
-        for figures in comm.figures if rank is not None else ():
-            own = figures.medians.get(rank) if rank is not None else None
-            others = sorted(ns for other, ns in figures.medians.items() if other != rank)
-            if own is None or not others or rank is None:
-                continue
-            late_ns = others[len(others) // 2] - own
-            if late_ns >= _EARLY_SHARE * cause.late_ns:
-                found.append(LateCall(comm, rank, figures.kind, late_ns))
-    return found
-
-
 def _kind(
-    cause: Cause, member: int, view: JobView, slow: SlowHardware
-) -> tuple[str, Queued | None]:
-    queued = queue_of(_late_calls(cause, member, view))
+    cause: Cause, judged: Judged, view: JobView, slow: SlowHardware
+) -> tuple[str, LateCalls | None]:
+    """Return what made a process late: host, gpu or unknown; and its calls if they decide it."""
+    calls = judged.late_calls(cause)
+    member = cause.members[0]
     by_counters = slow.kind_of(view.processes[member][0], view.gpus[member])
-    if queued is None or queued.kind == UNKNOWN:
+    if calls is None or calls.kind == UNKNOWN:
         return by_counters, None
-    if by_counters not in (UNKNOWN, queued.kind):
-        return UNKNOWN, queued
-    return queued.kind, queued
+    if by_counters not in (UNKNOWN, calls.kind):
+        return UNKNOWN, calls
+    return calls.kind, calls
 
 
-_WHY = {
-    GPU: "It called in time and its GPU was behind",
-    HOST: "Its host called late",
+# What only counters speak for: they do not say when it called.
+_WHY_BY_COUNTERS = {
+    GPU: "When it called is not known; its GPU's counters say that the GPU may be behind",
+    HOST: "When it called is not known; its node's counters say that the host may be late",
     UNKNOWN: "Whether its host or its GPU was late is not known",
 }
 _LATE_ACTIONS = {
@@ -157,6 +145,27 @@ _LATE_ACTIONS = {
     HOST: "check the CPUs of this node: data loader, other tasks, binding",
     UNKNOWN: "compare its input and host with the others': it is late, which need not be a fault",
 }
+
+
+def _why_late(kind: str, calls: LateCalls | None) -> str:
+    """Return why a process is late, as a sentence without its stop."""
+    if calls is None:
+        return _WHY_BY_COUNTERS[kind]
+    if kind == UNKNOWN:
+        return (
+            "Its calls and the counters of its node contradict each other: whether its host or its "
+            "GPU was late is not known"
+        )
+    late = duration(calls.late_ns)
+    if kind == HOST:
+        return (
+            f"Its host called late: it begins {late} after the others because it calls "
+            f"{duration(max(calls.called_late_ns, 0.0))} later"
+        )
+    return (
+        f"It called in time and its GPU was behind: it begins {late} after the others, and calls "
+        f"{duration(max(calls.called_late_ns, 0.0))} later"
+    )
 
 
 def _host_time(member: int, view: JobView) -> list[Evidence]:
@@ -177,15 +186,17 @@ def _host_time(member: int, view: JobView) -> list[Evidence]:
 
 
 def _next_of(kind: str, node: str, uuid: str) -> str:
-    if kind == HOST:
-        return f"ssh {node} 'uptime; ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -20'"
+    cpus = "uptime; ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -20"
     which = f" -i {uuid}" if uuid else ""
-    return f"ssh {node} nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,ECC{which}"
+    gpu = f"nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,ECC{which}"
+    if kind == HOST:
+        return f"ssh {node} '{cpus}'"
+    return f"ssh {node} {gpu}" if kind == GPU else f"ssh {node} '{cpus}; {gpu}'"
 
 
 def _entities(cause: Cause, view: JobView) -> tuple[Entity, ...]:
-    if cause.node:
-        return (Entity("node", cause.node),)
+    if cause.among is not None:
+        return _of_set(cause.among, view)
     found = []
     for member in cause.members:
         found += [Entity("rank", view.names[member]), Entity("node", view.processes[member][0])]
@@ -194,44 +205,96 @@ def _entities(cause: Cause, view: JobView) -> tuple[Entity, ...]:
     return tuple(found)
 
 
+def _of_set(among: LateSet, view: JobView) -> tuple[Entity, ...]:
+    """Return the nodes that are wholly in a set, and the other ranks of it with their GPUs."""
+    mine = set(among.members)
+    rest = {node for member, (node, _) in enumerate(view.processes) if member not in mine}
+    whole = dict.fromkeys(view.processes[one][0] for one in among.members)
+    if among.sort not in (Sort.NODE, Sort.NODES):
+        whole = {node: None for node in whole if node not in rest}
+    found = [Entity("node", node) for node in whole]
+    for member in among.members:
+        if view.processes[member][0] not in whole:
+            found.append(Entity("rank", view.names[member]))
+            if view.gpus[member]:
+                found.append(Entity("gpu", view.place(member)))
+    return tuple(found)
+
+
 def _uuid(view: JobView, member: int) -> str:
     process = view.processes[member][1]
     return next((one.uuid for one in process.gpus if one.label == view.gpus[member]), "")
 
 
+def _how_often(cause: Cause) -> str:
+    if cause.times == 1:
+        return f"once, for {duration(cause.late_ns)}"
+    if cause.times:
+        return f"{cause.times} times, for {duration(cause.late_ns)} (median)"
+    return f"now and then, by {duration(cause.late_ns)} (median)"
+
+
+def _who(among: LateSet, view: JobView) -> str:
+    """Return who the members of a set are, and what they have in common."""
+    if among.sort == Sort.NODE:
+        return f"all ranks of node {among.name}"
+    nodes = list(dict.fromkeys(view.processes[one][0] for one in among.members))
+    if among.sort == Sort.NODES:
+        return f"all ranks of {len(nodes)} nodes ({cut_list(nodes, _SHOWN)})"
+    ranks = cut_list([view.names[one] for one in among.members], _SHOWN)
+    where = f"{'node' if len(nodes) == 1 else 'nodes'} {cut_list(nodes, _SHOWN)}"
+    if among.sort == Sort.STAGE:
+        return f"{ranks} (a stage of the pipeline, {where})"
+    if among.sort == Sort.PLACE:
+        at = f"place {among.place}" if among.place >= 0 else f"{among.count} places"
+        return f"{ranks} ({at} of each {among.name} communicator, {where})"
+    kind = f"communicators {among.name}" if " and " in among.name else f"communicator {among.name}"
+    return f"{ranks} ({where}; they share {kind})"
+
+
 def _late_title(cause: Cause, view: JobView) -> str:
     by = f"by {duration(cause.late_ns)} (median)"
-    if cause.node:
-        return f"all ranks of node {cause.node} are late {by}"
+    if cause.among is not None:
+        who = _who(cause.among, view)
+        if cause.rare:
+            return f"{who} make the others wait {_how_often(cause)}"
+        together = "" if cause.node else "together "
+        return f"{who} are late {together}{by}"
     member = cause.members[0]
     who = f"{view.names[member]} ({view.place(member)})"
     if cause.rare:
-        return f"{who} makes the others wait now and then, {by}"
+        return f"{who} makes the others wait {_how_often(cause)}"
+    if not cause.whole:  # the share of all gaps would say nothing of these
+        return f"{who} is late {by}, for {elapsed((cause.end - cause.start) / 1e9)}"
     often = f"{cause.late_share:.0%}" if cause.late_share >= 0.01 else "less than 1%"
     return f"{who} is late {by}, in {often} of its gaps between operations"
 
 
 def _late_finding(
-    cause: Cause, view: JobView, slow: SlowHardware
+    cause: Cause, judged: Judged, view: JobView, slow: SlowHardware
 ) -> tuple[Finding, list[Straggler]]:
     share, seconds = _cost(cause, view)
     member = cause.members[0]
-    kind, queued = _kind(cause, member, view, slow)
+    kind, calls = _kind(cause, judged, view, slow)
     node = view.processes[member][0]
-    excused = (cause.leader and cause.rare) or cause.starting
+    excused = (cause.leader and cause.rare) or cause.starting or cause.doubtful
     evidence = [
         Evidence("samples", "own gaps longer than its peers' by", cause.late_ns, "ns"),
         cost_evidence(share),
     ]
-    if queued is not None:
-        evidence.append(
-            Evidence("boxes", "mean wait in its GPU's queue", queued.wait_ns, "ns",
-                     queued.peers_ns, queued.looks)
-        )  # fmt: skip
+    if calls is not None:
+        evidence += [
+            Evidence("samples", "calls late operations later than its peers by",
+                     calls.called_late_ns, "ns", calls.late_ns, calls.operations),
+            Evidence("samples", "from the call of a late operation to its begin", calls.queued_ns,
+                     "ns", calls.peers_queued_ns, calls.operations),
+        ]  # fmt: skip
     evidence += [*_host_time(member, view), *slow.evidence(node, view.gpus[member])]
-    why = _WHY[kind] + "."
+    why = _why_late(kind, calls) + "."
     if cause.starting:
         why = "Programs compile, allocate and fill caches there."
+    elif cause.doubtful:
+        why = "Others are late by nearly as much: it may be chance."
     elif excused:
         why = "Rank 0 is where programs log, evaluate and save: this is how a checkpoint looks."
     elif cause.rare:
@@ -256,8 +319,8 @@ def _late_finding(
         severity=severity(share, view.cost_min, excused=excused),
         confidence=_confidence(cause),
         title=_late_title(cause, view),
-        detail=f"{saved(share, seconds, view, cause.error_share)} The others wait for it, "
-        f"{lasting}. {why}{waited}{part}",
+        detail=f"{saved(share, seconds, view, cause.error_share)} The others wait for "
+        f"{'them' if cause.among else 'it'}, {lasting}. {why}{waited}{part}",
         period=_period(cause),
         entities=_entities(cause, view),
         evidence=tuple(evidence),
@@ -269,15 +332,56 @@ def _late_finding(
         next=_next_of(kind, node, _uuid(view, member)),
     )
     rows = [
-        _straggler(cause, one, view, finding, kind, queued, seconds / len(cause.members))
+        _straggler(cause, one, view, finding, kind, calls, seconds / len(cause.members))
         for one in cause.members
     ]
     return finding, rows
 
 
+def _uneven_finding(cause: Cause, view: JobView) -> Finding:
+    """Return a finding about work that is uneven: about nobody, whatever it costs."""
+    share, seconds = _cost(cause, view)
+    ranks = cut_list([view.names[one] for one in cause.members], _SHOWN)
+    stage = cause.among is not None and cause.among.sort == Sort.STAGE
+    title = (
+        f"the work is uneven: {duration(cause.late_ns)} (median) more between two exchanges of all "
+        f"with all, for {len(cause.members)} of {len(view.processes)} ranks"
+    )
+    why = (
+        f"These ranks take longer only with what the others send to them ({ranks}), as ranks do "
+        "whose experts get more than others. Elsewhere they are as fast, so neither GPU nor host "
+        "is slow."
+    )
+    if stage:
+        title = (
+            f"the work is uneven: a stage of the pipeline computes {cause.ratio:.2f} times as long "
+            "as the others"
+        )
+        why = (
+            f"All ranks of the stage ({ranks}) take as long as each other. It may have more "
+            "layers, or an embedding."
+        )
+    return Finding(
+        rule=rules.UNEVEN_WORK.id,
+        severity=INFO,
+        confidence=_confidence(cause),
+        title=title,
+        detail=f"{saved(share, seconds, view, cause.error_share)} {why}",
+        period=_period(cause),
+        evidence=(
+            Evidence("samples", "own gaps longer than its peers' by", cause.late_ns, "ns"),
+            cost_evidence(share),
+        ),
+        actions=(rules.UNEVEN_WORK.action,),
+        cost_s=seconds,
+        cost_share=share,
+        cause=card.STRAGGLER,
+    )
+
+
 def _straggler(
     cause: Cause, member: int, view: JobView, finding: Finding, kind: str,
-    queued: Queued | None, cost_s: float,
+    calls: LateCalls | None, cost_s: float,
 ) -> Straggler:  # fmt: skip
     name = view.names[member]
     comms = [
@@ -299,10 +403,14 @@ def _straggler(
         member_of=len(comms),
         confidence=finding.confidence,
         period=finding.period,
-        queued_ns=queued.wait_ns if queued else None,
-        peers_queued_ns=queued.peers_ns if queued else None,
-        queue_looks=queued.looks if queued else 0,
+        queued_ns=calls.queued_ns if calls else None,
+        peers_queued_ns=calls.peers_queued_ns if calls else None,
+        queue_looks=calls.operations if calls else 0,
     )
+
+
+# In which direction the transfers of a place are slow.
+_WAYS = {BOTH: "on", OUT: "from", IN: "to"}
 
 
 def _pair(nodes: Sequence[str]) -> tuple[Entity, ...]:
@@ -310,32 +418,36 @@ def _pair(nodes: Sequence[str]) -> tuple[Entity, ...]:
 
 
 def _where(cause: Cause, view: JobView) -> tuple[str, tuple[Entity, ...], str]:
-    """Return where transfers were slow, as text and as entities, and the command to run next."""
+    """Return which transfers were slow, as text and as entities, and the command to run next."""
     where = cause.where
     link = "NVLink and PCIe" if cause.inside else "network"
     if where is None:
-        return f"all {link} paths", (), "nccl-inspector history --since 7d"
+        return f"on all {link} paths", (), "nccl-inspector history --since 7d"
     nodes = ", ".join(where.nodes[:_SHOWN])
     node = where.nodes[0] if where.nodes else ""
     look = f"ssh {node} nvidia-smi nvlink -s" if cause.inside else f"ssh {node} ibstat"
     ranks = tuple(Entity("rank", view.names[one]) for one in where.members)
+    way = _WAYS[where.way]
     if where.kind == NODE:
-        return f"node {nodes}", (Entity("node", node),), look
+        return f"{way} node {nodes}", (Entity("node", node),), look
     if where.kind == ADAPTER:
         found: list[Entity] = [Entity("node", node)]
         found += [Entity("gpu", view.place(one)) for one in where.members if view.gpus[one]]
         label = view.gpus[where.members[0]] or f"place {where.local}"
-        return f"{label} of node {node} and its adapter", tuple(found), look
+        return f"{way} {label} of node {node} and its adapter", tuple(found), look
     if where.kind == RAIL:
-        words = f"rail {where.local} (place {where.local} of {nodes})"
+        words = f"on rail {where.local} (place {where.local} of {nodes})"
         return words, (Entity("rail", f"rail {where.local}"),), look
     if len(where.nodes) == 1:
-        words = f"paths of {cut_list([one.name for one in ranks], _SHOWN)} ({nodes})"
+        words = f"on paths of {cut_list([one.name for one in ranks], _SHOWN)} ({nodes})"
         return words, (Entity("node", node),), look
-    # Which end of a path is slow is not known.
+    # Which end of a path is slow is not known, so all of them are looked at.
+    look = "nccl-inspector history --since 7d"
+    if len(where.nodes) <= _SHOWN:
+        look = f"srun -w {','.join(where.nodes)} --ntasks-per-node=1 ibstat"
     if len(where.nodes) == 2:
-        return f"the path between {' and '.join(where.nodes)}", _pair(where.nodes), look
-    return f"some paths between {cut_list(where.nodes, _SHOWN)}", (), look
+        return f"on the path between {' and '.join(where.nodes)}", _pair(where.nodes), look
+    return f"on some paths between {cut_list(where.nodes, _SHOWN)}", (), look
 
 
 def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
@@ -343,11 +455,12 @@ def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
     words, entities, look = _where(cause, view)
     kind = card.NVLINK if cause.inside else card.NETWORK
     than = "on other paths of their kind" if cause.whole else "at other times of this job"
+    often = f", {_how_often(cause)}" if cause.times else ", now and then" if cause.rare else ""
     finding = Finding(
         rule=(rules.SLOW_LINKS if cause.inside else rules.SLOW_NETWORK).id,
         severity=severity(share, view.cost_min),
         confidence=MEDIUM if cause.where is not None else LOW,
-        title=f"transfers on {words} take {cause.ratio:.2f} times as long",
+        title=f"transfers {words} take {cause.ratio:.2f} times as long{often}",
         detail=f"{saved(share, seconds, view, cause.error_share)} T, the time without waiting, is "
         f"{cause.ratio:.2f} times what it is {than}.",
         period=_period(cause),
@@ -370,10 +483,14 @@ def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
     return kind, finding
 
 
-def _what(cause: Cause) -> str:
+def _outside_title(cause: Cause) -> str:
+    if cause.times:
+        return f"no rank is in an operation: {_how_often(cause)}"
+    lasted = elapsed((cause.end - cause.start) / 1e9)
+    what = f"all ranks take {cause.ratio:.2f} times as long between operations"
     if cause.still:
-        return "no rank is in an operation"
-    return f"all ranks take {cause.ratio:.2f} times as long between operations"
+        what = "no rank is in an operation"
+    return f"slower outside communication for {lasted}: {what}"
 
 
 def _own_doing(cause: Cause) -> str:
@@ -386,22 +503,37 @@ def _own_doing(cause: Cause) -> str:
         return " No training step ended in it: an evaluation or a checkpoint looks the same."
     if cause.evenly:
         return " All parts of a step take longer by as much: it may be more work."
-    if cause.end - cause.start < OUTSIDE_S_MIN * 1e9:
+    if cause.times or cause.end - cause.start < OUTSIDE_S_MIN * 1e9:
         return " It was short: a part of the program, as a checkpoint, looks the same."
     return ""
 
 
-def _outside_finding(cause: Cause, view: JobView) -> Finding:
+def _late_meanwhile(cause: Cause, every: Sequence[Cause], view: JobView) -> str:
+    """Return who is late in the time of a cause, as words; empty: nobody."""
+    late = [
+        f"node {one.node}" if one.node else view.names[one.members[0]]
+        for one in every
+        if one.kind == LATE and one.start < cause.end and one.end > cause.start
+        if _cost(one, view)[0] >= TOLD_MIN
+    ]
+    return cut_list(late, _SHOWN) if late else ""
+
+
+def _outside_finding(cause: Cause, every: Sequence[Cause], view: JobView) -> Finding:
     share, seconds = _cost(cause, view)
-    lasted = elapsed((cause.end - cause.start) / 1e9)
     own = _own_doing(cause)
+    late = _late_meanwhile(cause, every, view)
+    who = (
+        f"It is time besides that in which the others wait for {late}"
+        if late
+        else "The ranks do not wait for one of them"
+    )
     return Finding(
         rule=rules.SLOW_OUTSIDE.id,
         severity=INFO if own else severity(share, view.cost_min),
         confidence=LOW if own else MEDIUM,
-        title=f"slower outside communication for {lasted}: {_what(cause)}",
-        detail=f"{saved(share, seconds, view, 0.0)} T is as usual, and the ranks do not wait for "
-        f"one of them.{own}",
+        title=_outside_title(cause),
+        detail=f"{saved(share, seconds, view, 0.0)} T is as usual. {who}.{own}",
         period=_period(cause),
         evidence=(
             Evidence("boxes", "more time outside operations than usual", seconds, "s")
@@ -425,15 +557,18 @@ def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> CauseFindi
     for cause in judged.causes:
         if _cost(cause, view)[0] < TOLD_MIN:
             continue
-        if cause.kind == LATE:
-            finding, rows = _late_finding(cause, view, slow)
-            if not judged.seen:  # a process that was not seen may have been even later
+        if cause.uneven:
+            findings.append((card.STRAGGLER, _uneven_finding(cause, view)))
+        elif cause.kind == LATE:
+            finding, rows = _late_finding(cause, judged, view, slow)
+            # A process that was not seen may have been even later.
+            if not judged.seen and not judged.proves:
                 finding = replace(finding, severity=INFO, confidence=LOW)
                 rows = [replace(one, flagged=False, confidence=LOW) for one in rows]
             findings.append((card.STRAGGLER, finding))
             stragglers += rows
         elif cause.kind == OUTSIDE:
-            findings.append((card.OUTSIDE, _outside_finding(cause, view)))
+            findings.append((card.OUTSIDE, _outside_finding(cause, judged.causes, view)))
         else:
             findings.append(_transfer_finding(cause, view))
     return CauseFindings(tuple(findings), tuple(stragglers))

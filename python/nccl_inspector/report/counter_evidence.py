@@ -13,15 +13,16 @@ def with_counters(
 ) -> tuple[list[tuple[str, Finding]], list[Finding]]:
     """Return the causes with the counters that support them, and the remaining counter findings.
 
-    A port supports a slow network; a GPU supports slow links inside its node and a late rank. A
-    remaining finding is information, unless it is critical.
+    A port supports a slow network; a GPU supports slow links inside its node and a late rank. One
+    may support several causes. A remaining finding is information, unless it is critical.
     """
-    left = list(hardware)
+    told: set[int] = set()
     found = []
     for kind, cause in causes:
-        speaks = [one for one in left if _speaks_for(one, kind, cause)]
-        left = [one for one in left if one not in speaks]
-        words = "".join(f" {one.title[:1].upper()}{one.title[1:]}." for one in speaks)
+        places = [at for at, one in enumerate(hardware) if _speaks_for(one, kind, cause)]
+        speaks = [hardware[at] for at in places]
+        told.update(places)
+        words = f" Counters: {'; '.join(one.title for one in speaks)}." if speaks else ""
         extra = tuple(row for one in speaks for row in one.evidence)
         ports = tuple(e for one in speaks for e in one.entities if e not in cause.entities)
         found.append((
@@ -32,6 +33,7 @@ def with_counters(
                 confidence=HIGH if speaks and cause.confidence == MEDIUM else cause.confidence,
             ),
         ))  # fmt: skip
+    left = [one for at, one in enumerate(hardware) if at not in told]
     return found, [replace(one, severity=INFO) if one.severity == WARNING else one for one in left]
 
 

@@ -178,6 +178,7 @@ def describe_quality(
     """
     largest = max((comm.nranks for comm in report.communicators), default=0)
     missing = [node for nodes in report.nodes_missing.values() for node in nodes]
+    present = set(report.nodes)
     expected = max(largest, report.processes) if largest else None
     links = report.links
     boxes = Input("boxes", "present" if report.processes else "absent")
@@ -188,7 +189,7 @@ def describe_quality(
         ranks_expected=expected,
         ranks_seen=report.processes,
         # A node that has a summary of another component is not missing.
-        nodes_missing=tuple(dict.fromkeys(node for node in missing if node not in report.nodes)),
+        nodes_missing=tuple(dict.fromkeys(node for node in missing if node not in present)),
         killed=report.killed,
         dropped=report.coverage.dropped,
         refused=refused,

@@ -168,7 +168,9 @@ def gather(
     if path is not None and (asked.output or os.geteuid() != 0):
         uid = None if asked.output else head.uid
         period = Period(start_s, end_s)
-        output = Output(path, uid, period, asked.patterns, asked.output_cpu_s, logs)
+        errors = record.stderr_path if record and not asked.output else None
+        other = Path(errors) if errors and errors != str(path) else None
+        output = Output(path, uid, period, asked.patterns, asked.output_cpu_s, logs, other)
         try:
             with visiting(head.uid, path):
                 told = read_output(output)

@@ -19,9 +19,8 @@ from nccl_inspector.model.exit_words import (
     OUT_OF_MEMORY,
     SIGKILL,
     SIGTERM,
-    exit_words,
+    end_words,
     signal_of,
-    signal_words,
 )
 from nccl_inspector.model.hostlist import expand
 from nccl_inspector.model.process import COMM_FOLDED, Process
@@ -86,7 +85,7 @@ _LOOKS_MAX = 4096  # at lines and paragraphs; a line of a user's may be full of 
 
 
 @dataclass(frozen=True, slots=True)
-class TaskEnd:
+class LauncherEnd:
     """How one or more tasks ended, as a line says.
 
     `hosts` and `tasks` are Slurm's lists, or one host and one rank; empty: not told. `by_slurm`:
@@ -107,8 +106,7 @@ class TaskEnd:
         """Return `SIGKILL: out of memory, or kill -9`, or the code in words."""
         if self.signal == OUT_OF_MEMORY:
             return OOM_WORDS
-        of = signal_of(self.code, self.signal)
-        return (signal_words(of) if of else "") or exit_words(self.code, self.signal)
+        return end_words(self.code, self.signal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ class LauncherLines:
     `out_of_memory`: steps, as `12.0`. `notes`: lines that say why Slurm ended a step.
     """
 
-    ends: tuple[TaskEnd, ...] = ()
+    ends: tuple[LauncherEnd, ...] = ()
     out_of_memory: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -130,7 +128,7 @@ def to_json(lines: LauncherLines) -> dict[str, Any]:
 
 def from_json(found: dict[str, Any]) -> LauncherLines:
     """Return what `to_json` was given."""
-    ends = tuple(TaskEnd(**one) for one in found["ends"])
+    ends = tuple(LauncherEnd(**one) for one in found["ends"])
     return LauncherLines(ends, tuple(found["out_of_memory"]), tuple(found["notes"]))
 
 
@@ -145,7 +143,7 @@ class _Reader:
     """Takes blocks of whole lines."""
 
     def __init__(self) -> None:
-        self.ends: list[TaskEnd] = []
+        self.ends: list[LauncherEnd] = []
         self.out_of_memory: dict[str, None] = {}
         self.notes: dict[str, None] = {}
         self._is_ended = False
@@ -191,7 +189,7 @@ class _Reader:
             return
         code = int(found[3] or 0)
         by_slurm = self._is_ended and signal_of(code, signal) in (SIGTERM, SIGKILL)
-        self._add(TaskEnd(SRUN, hosts, tasks, code, signal, _text(line), by_slurm=by_slurm))
+        self._add(LauncherEnd(SRUN, hosts, tasks, code, signal, _text(line), by_slurm=by_slurm))
 
     def _torchrun(self, around: bytes) -> None:
         """Take the rows of a table; one that has been taken before is taken once."""
@@ -199,7 +197,7 @@ class _Reader:
             code, host = int(found[5]), found[3].decode("ascii", "replace")
             quote = _text(found[0].rpartition(b"\n")[2])
             rank, pid = found[4].decode(), int(found[6])
-            self._add(TaskEnd(TORCHRUN, host, rank, max(code, 0), max(-code, 0), quote, pid))
+            self._add(LauncherEnd(TORCHRUN, host, rank, max(code, 0), max(-code, 0), quote, pid))
 
     def _mpirun(self, around: bytes) -> None:
         for one in _MPI_SIGNAL.finditer(around):
@@ -216,11 +214,11 @@ class _Reader:
         # With several daemons Open MPI does not know the pid, and writes 0.
         quote = _text(b" ".join(text.split()))
         self._add(
-            TaskEnd(MPIRUN, host.decode("ascii", "replace"), rank.decode(), int(code or 0),
+            LauncherEnd(MPIRUN, host.decode("ascii", "replace"), rank.decode(), int(code or 0),
                     int(signal or 0), quote, int(pid) or None)
         )  # fmt: skip
 
-    def _add(self, one: TaskEnd) -> None:
+    def _add(self, one: LauncherEnd) -> None:
         if (one.code or one.signal) and one not in self.ends:
             self.ends.append(one)
 
@@ -247,14 +245,14 @@ def _ranks(process: Process) -> set[int]:
     return {one.rank for one in comms if one.nranks == most}
 
 
-def _hosts(one: TaskEnd) -> set[str]:
+def _hosts(one: LauncherEnd) -> set[str]:
     try:
         return {_short(host) for host in expand(one.hosts)} if one.hosts else set()
     except InspectorError:
         return {_short(one.hosts)}
 
 
-def _of_line(one: TaskEnd, placed: Sequence[tuple[str, Process]]) -> Iterator[int]:
+def _of_line(one: LauncherEnd, placed: Sequence[tuple[str, Process]]) -> Iterator[int]:
     """Yield the places of the processes that a line is about, as far as that is certain."""
     hosts, tasks = _hosts(one), set(id_set(one.tasks))
     here = [at for at, (node, _) in enumerate(placed) if not hosts or _short(node) in hosts]
@@ -273,13 +271,13 @@ def _of_line(one: TaskEnd, placed: Sequence[tuple[str, Process]]) -> Iterator[in
 
 def how_they_ended(
     lines: LauncherLines | None, placed: Sequence[tuple[str, Process]]
-) -> dict[int, TaskEnd]:
+) -> dict[int, LauncherEnd]:
     """Return how processes ended, by their places, as launchers wrote it.
 
     What torchrun and mpirun say of a process counts before what srun says of its task. Of several
     lines the first counts.
     """
-    found: dict[int, TaskEnd] = {}
+    found: dict[int, LauncherEnd] = {}
     for of_launcher in (True, False):
         for one in lines.ends if lines else ():
             if (one.source != SRUN) == of_launcher:
@@ -289,7 +287,7 @@ def how_they_ended(
 
 
 def killed_words(
-    one: TaskEnd, lines: LauncherLines, job_ids: Collection[int], step: int | None
+    one: LauncherEnd, lines: LauncherLines, job_ids: Collection[int], step: int | None
 ) -> str:
     """Return how a process was killed or failed, for a title; empty: Slurm itself ended it.
 
@@ -307,7 +305,7 @@ def killed_words(
 # As a finding.
 
 
-def _who(one: TaskEnd) -> str:
+def _who(one: LauncherEnd) -> str:
     word = "task" if one.source == SRUN else "rank"
     many = "s" if any(sign in one.tasks for sign in ",-") else ""
     on = f" on {one.hosts}" if one.hosts else ""

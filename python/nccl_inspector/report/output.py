@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read throughput and NCCL's own lines in a job's output, in a child process.
+"""Read throughput, NCCL's own lines and launchers' in a job's output, in a child process.
 
 The path, the file and each of its lines are the user's: a file system may never answer, and with
 some lines a pattern of the site may take hours. The child has limits of CPU time and wall time. If
@@ -16,12 +16,12 @@ import select
 import signal
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from math import ceil
 from pathlib import Path
 from resource import RLIMIT_CPU, setrlimit
@@ -53,7 +53,8 @@ WALL_S = 60.0
 _OUTPUT_BYTES_MAX = 256 << 20  # of a longer output only the end is read
 # NCCL says how it was set up at the begin of an output, and what went wrong at its end.
 _WORDS_HEAD_BYTES, _WORDS_TAIL_BYTES = 32 << 20, 64 << 20
-_WORDS_CPU_SHARE, _LAUNCHERS_CPU_SHARE = 1 / 3, 1 / 10
+# Of the child's CPU time, when launchers' lines and then NCCL's have been read.
+_LAUNCHERS_CPU_SHARE, _WORDS_CPU_SHARE = 1 / 10, 4 / 10
 _CHUNK_BYTES = 1 << 20
 _ANSWER_BYTES_MAX = 16 << 20  # 20,000 readings are 1 MB
 _LINES_AT_ONCE = 64  # lines between two checks of the CPU time
@@ -62,9 +63,10 @@ _REAP_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What to read; `uid`: the file must be this user's (None: anybody's).
+    """What to read; `uid`: the files must be this user's (None: anybody's).
 
-    `cpu_s`: seconds of CPU time. `patterns`: empty means the built-in ones.
+    `errors`: where standard error went, if that is another file. `cpu_s`: seconds of CPU time.
+    `patterns`: empty means the built-in ones.
     """
 
     path: Path
@@ -73,6 +75,12 @@ class Output:
     patterns: Sequence[re.Pattern[str]] = ()
     cpu_s: float = CPU_S
     logs: Sequence[KeptLog] = ()  # what is kept of NCCL's own logs
+    errors: Path | None = None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Return the files, first the standard output."""
+        return (self.path, self.errors) if self.errors else (self.path,)
 
 
 _NO_OUTPUT = Input("throughput", "absent")
@@ -212,7 +220,12 @@ def _work(output: Output, fd: int) -> None:
 
 
 def _read_throughput(output: Output) -> dict[str, Any]:
-    found = _read(output)
+    """Return the readings of the standard output; if it has none, of the standard error."""
+    found = _read(output, output.path)
+    if output.errors and not (isinstance(found, Readings) and found.found):
+        other = _read(output, output.errors)
+        if isinstance(other, Readings) and other.found:
+            found = replace(other, notes=(f"from {output.errors}", *other.notes))
     if isinstance(found, str):
         return {"why": found}
     rows = [(one.time_s, one.value) for one in found.found]
@@ -220,40 +233,49 @@ def _read_throughput(output: Output) -> dict[str, Any]:
 
 
 def _read_launchers(output: Output) -> LauncherLines | None:
-    """Return what launchers wrote at the end of an output; None: it cannot be read."""
-    try:
-        fd = _open_regular(output.path, output.uid)
-        if fd is None:
-            return None
-        size = os.fstat(fd).st_size
-        clock = _CpuTime(output.cpu_s * _LAUNCHERS_CPU_SHARE)
-        return read_launchers(_parts(fd, [(max(0, size - TAIL_BYTES), size)], clock))
-    except (OSError, ValueError):
-        return None
+    """Return what launchers wrote at the end of the outputs; None: none of them can be read.
+
+    They write to standard error, which comes first.
+    """
+    clock = _CpuTime(output.cpu_s * _LAUNCHERS_CPU_SHARE)
+    ends = [
+        _parts(fd, [(max(0, size - TAIL_BYTES), size)], clock)
+        for _, fd, size in _opened(reversed(output.paths), output.uid)
+    ]
+    with suppress(OSError, ValueError):
+        return read_launchers(chain.from_iterable(ends)) if ends else None
+    return None
 
 
 def _read_words(output: Output) -> NcclWords | None:
-    """Return what NCCL wrote at the begin and the end of an output; None: it cannot be read."""
+    """Return what NCCL wrote at the begin and the end of the outputs; None: nothing."""
+    whole = True
+    clock = _CpuTime(output.cpu_s * _WORDS_CPU_SHARE)
+    reader = LogReader(own_files=bool(output.logs))
     try:
-        fd = _open_regular(output.path, output.uid)
-        if fd is None:
-            return None
-        size = os.fstat(fd).st_size
-        whole = size <= _WORDS_HEAD_BYTES + _WORDS_TAIL_BYTES
-        parts = [(0, size)] if whole else [
-            (0, _WORDS_HEAD_BYTES), (size - _WORDS_TAIL_BYTES, size)
-        ]  # fmt: skip
-        clock = _CpuTime(output.cpu_s * _WORDS_CPU_SHARE)
-        reader = LogReader(own_files=bool(output.logs))
         cut = read_kept(reader, output.logs)
         year = time.gmtime(output.period.end_s).tm_year
-        reader.read(output.path.name, _parts(fd, parts, clock), year)
+        for path, fd, size in _opened(output.paths, output.uid):
+            parts = [(0, size)]
+            if size > _WORDS_HEAD_BYTES + _WORDS_TAIL_BYTES:
+                whole = False
+                parts = [(0, _WORDS_HEAD_BYTES), (size - _WORDS_TAIL_BYTES, size)]
+            reader.read(path.name, _parts(fd, parts, clock), year)
     except (OSError, ValueError, OverflowError):
         return None
     if not reader.log.lines:
         return None
     partial = clock.is_over or not whole or cut
     return words_of(judge_log(reader.log, own_files=bool(output.logs), partial=partial))
+
+
+def _opened(paths: Iterable[Path], uid: int | None) -> Iterator[tuple[Path, int, int]]:
+    """Yield those that can be read: path, descriptor and size. They stay open: the child ends."""
+    for path in paths:
+        with suppress(OSError, ValueError):
+            fd = _open_regular(path, uid)
+            if fd is not None:
+                yield path, fd, os.fstat(fd).st_size
 
 
 def _parts(fd: int, parts: Sequence[tuple[int, int]], clock: "_CpuTime") -> Iterator[bytes]:
@@ -266,9 +288,9 @@ def _parts(fd: int, parts: Sequence[tuple[int, int]], clock: "_CpuTime") -> Iter
         yield b"\n"  # the end of a part is no line's end
 
 
-def _read(output: Output) -> Readings | str:
+def _read(output: Output, path: Path) -> Readings | str:
     try:
-        fd = _open_regular(output.path, output.uid)
+        fd = _open_regular(path, output.uid)
         if fd is None:
             return " is no file of the job's user"
         clock = _CpuTime(output.cpu_s)
@@ -306,10 +328,10 @@ class LocalZone(tzinfo):
 
 
 class _CpuTime:
-    """The CPU time of this process, and whether it is used up."""
+    """The CPU time that this process may use from its start on, and whether it is used up."""
 
     def __init__(self, seconds: float) -> None:
-        self._until_s = time.process_time() + seconds
+        self._until_s = seconds
         self.is_over = False
 
     def is_used_up(self) -> bool:

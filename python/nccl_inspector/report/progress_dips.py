@@ -19,11 +19,13 @@ def join_progress(
 ) -> tuple[tuple[str, Finding], ...]:
     """Return the causes, with what the job's own throughput says about their times.
 
-    A dip of the throughput that no cause explains comes from outside communication.
+    A dip of the throughput that no cause explains comes from outside communication, unless the time
+    lines say that transfers explain it.
     """
     found = list(causes)
-    dips = [(dip, figure) for _, dip in over_time if (figure := _figure_of(dip)) is not None]
-    for dip, figure in dips:
+    dips = [(of, dip, figure) for of, dip in over_time if (figure := _figure_of(dip)) is not None]
+    for of, dip, figure in dips:
+        by_transfers = of in (card.NETWORK, card.NVLINK)
         if dip.period is None or dip.severity == INFO:
             continue
         lasted_s = dip.period.end_s - dip.period.start_s
@@ -32,7 +34,8 @@ def join_progress(
         place = next(
             (at for at, (kind, one) in enumerate(found)
              if (one.severity != INFO or kind == card.OUTSIDE)
-             and _explains(one, dip.period, -figure.value * lasted_s)),
+             and _explains(one, dip.period, -figure.value * lasted_s,
+                           grew=by_transfers and kind == of)),
             None,
         )  # fmt: skip
         if place is not None:
@@ -42,11 +45,17 @@ def join_progress(
             continue
         # Dips that come again and again as deep are part of the program: an evaluation, a
         # checkpoint.
-        if sum(one.value <= figure.value / 2 for _, one in dips) >= HABIT_TIMES:
+        if sum(one.value <= figure.value / 2 for _, _, one in dips) >= HABIT_TIMES:
             continue
         cost_s = -figure.value * lasted_s
         share = cost_s / wall_s if wall_s else 0.0
         if share < cost_min:
+            continue
+        if by_transfers:
+            # Which path it was, only the replay of single operations could tell.
+            found.append((of, replace(
+                dip, severity=INFO, entities=(), cause=of, cost_s=cost_s, cost_share=share,
+            )))  # fmt: skip
             continue
         found.append((
             card.OUTSIDE,
@@ -65,15 +74,16 @@ def _figure_of(dip: Finding) -> Evidence | None:
     return next((one for one in dip.evidence if one.source == "throughput" and one.value < 0), None)
 
 
-def _explains(one: Finding, period: Period, lost_s: float) -> bool:
+def _explains(one: Finding, period: Period, lost_s: float, *, grew: bool) -> bool:
     """Tell whether a cause lasted for most of a dip and little else, or cost most of it.
 
-    The job's own throughput has long windows, so one stop makes a dip of a whole window.
+    `grew`: it may have lasted for longer, and was worse in the dip. The job's own throughput has
+    long windows, so one stop makes a dip of a whole window.
     """
     if one.period is None:
         return False
     common = min(one.period.end_s, period.end_s) - max(one.period.start_s, period.start_s)
     length, own = period.end_s - period.start_s, one.period.end_s - one.period.start_s
     if common >= 0.5 * length:
-        return own <= 4 * length
+        return grew or own <= 4 * length
     return common >= 0.5 * own and (one.cost_s or 0.0) >= 0.5 * lost_s

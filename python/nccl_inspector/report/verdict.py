@@ -94,6 +94,9 @@ def _failed(ending: Ending, nodes: Sequence[str], findings: Sequence[Finding]) -
         return Verdict(FAILED, UNKNOWN, LOW, first.title)
     if ending.state not in FAILED_STATES:
         return None
+    node = next((one for one in findings if one.rule == rules.NODE_FAILED.id), None)
+    if node is not None:
+        return Verdict(CRASHED, "", node.confidence, node.title)
     if ending.state == "NODE_FAIL":
         waits = (one.title for one in findings if one.rule == rules.HANG_NOT_MEASURED.id)
         lost = f"{'nodes' if len(nodes) > 1 else 'node'} {node_list(nodes)} left no data behind"
@@ -112,6 +115,20 @@ def _failed(ending: Ending, nodes: Sequence[str], findings: Sequence[Finding]) -
 
 
 _CAUSES = (STRAGGLER, NETWORK, NVLINK, OUTSIDE)
+
+
+def _costliest(findings: Sequence[Finding], cost_min: float) -> Finding | None:
+    """Return the cause that cost most, of whatever severity; None: none cost `cost_min` or more."""
+    costly = [one for one in findings if one.cause in _CAUSES and (one.cost_share or 0) >= cost_min]
+    return max(costly, key=lambda one: one.cost_share or 0.0, default=None)
+
+
+def _not_seen(findings: Sequence[Finding], cost_min: float, why: str) -> str:
+    """Return what is said if a slow rank might not have shown, beside findings that cost much."""
+    worst = _costliest(findings, cost_min)
+    if worst is None:
+        return f"nothing slow was found, but a slow rank might not have shown: {why}"
+    return f"{worst.title}, but another rank may be slower: {why}"
 
 
 def _degraded(findings: Sequence[Finding]) -> Verdict | None:
@@ -142,15 +159,17 @@ def _healthy(
     ran = f" in {elapsed(wall_s)}" if wall_s else ""
     among = " among what was measured" if about else ""
     waited = ""
-    if sampled.imbalance_share >= WAITED_MIN:
+    dismissed = sampled.dismissed_share >= cost_min
+    if sampled.imbalance_share >= WAITED_MIN or dismissed:
+        uneven = max(sampled.imbalance_share, sampled.dismissed_share)
         waited = (
-            f"; the ranks waited for each other for {sampled.imbalance_share:.0%} of the time, and "
+            f"; the ranks waited for each other for {uneven:.0%} of the time, and "
             "who is late changes: the work is uneven"
         )
     # What a program does by itself looks like this, too.
-    told = [one for one in findings if one.cause in _CAUSES and (one.cost_share or 0.0) >= cost_min]
-    own = max(told, key=lambda one: one.cost_share or 0.0, default=None)
-    what = "no rank and no link" if own is None else "nothing that must be a fault"
+    own = _costliest(findings, cost_min)
+    small = own is None and not dismissed
+    what = "no rank and no link" if small else "nothing that must be a fault"
     but = (
         f". What may be the program's own doing: {own.title} ({own.cost_share:.1%})" if own else ""
     )
@@ -203,7 +222,7 @@ def judge(
         return Verdict(CANNOT_TELL, "", LOW, outside.title, waiting_share=waiting_share)
     if most_missing or not sampled.seen:
         why = "half of the ranks or more were not measured" if most_missing else sampled.why_not
-        summary = f"nothing slow was found, but a slow rank might not have shown: {why}"
+        summary = _not_seen(findings, cost_min, why)
         return Verdict(CANNOT_TELL, "", LOW, summary, waiting_share=waiting_share)
     if unseen:
         summary = f"nothing slow was found, but it might not have shown: {unseen}"

@@ -76,6 +76,7 @@ class Config:
     dir: str
     gzip: bool
     json_max_bytes: int
+    json_min_size_bytes: int
     phases: bool
     host_time: bool
     broadcasts: bool

@@ -28,12 +28,13 @@ from nccl_inspector.slurm.values import (
     whole,
 )
 
-# Restarts and StdOut came after 22.05: only columns that the release knows are asked for.
+# Restarts, FailedNode, StdOut and StdErr came after 22.05: only columns that the release knows are
+# asked for.
 COLUMNS = (
     "JobIDRaw", "JobID", "User", "UID", "Account", "Partition", "Cluster", "State", "ExitCode",
     "Submit", "Eligible", "Start", "End", "Restarts", "NodeList", "NNodes", "ReqTRES", "AllocTRES",
-    "TimelimitRaw", "Reason", "WorkDir", "StdOut", "SubmitLine", "Comment", "AdminComment",
-    "JobName",
+    "TimelimitRaw", "Reason", "FailedNode", "WorkDir", "StdOut", "StdErr", "SubmitLine", "Comment",
+    "AdminComment", "JobName",
 )  # fmt: skip
 _MINUTE_S = 60
 
@@ -147,6 +148,7 @@ def _run(row: Row, restart: int) -> Run:
         nodelist=optional(row["NodeList"]),
         num_nodes=number(row["NNodes"]),
         reason="" if row["Reason"] == "None" else optional(row["Reason"]),
+        failed_node=optional(row.get("FailedNode", "")),
     )
 
 
@@ -171,6 +173,7 @@ def facts(row: Row) -> Facts:
         "submit_line": plain(row["SubmitLine"]) or None,
         "work_dir": path(row["WorkDir"]),
         "stdout_path": row.get("StdOut") or None,
+        "stderr_path": row.get("StdErr") or None,
         # Slurm stores it only with AccountingStoreFlags=job_comment, so an empty one says nothing.
         "comment": plain(row["Comment"]) or None,
         "admin_comment": plain(row["AdminComment"]),

@@ -113,7 +113,7 @@ def ask(
     try:
         said = Command(program, *words, env=env).wait(seconds)
     except OSError as err:
-        return Said(127, "", f"{program}: {err.strerror}")
+        return Said(127, "", f"{err.strerror}: {program}")  # a long path is cut
     if said is None:
         return Said(124, "", f"no answer in {seconds:g} s")
     if said.cut:

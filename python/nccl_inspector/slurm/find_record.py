@@ -115,8 +115,10 @@ def believe(
     record = JobRecord(
         **merged, **taken, runs=tuple(runs), sources=(*([first] if first else ()), *rest)
     )
-    pattern = record.stdout_path
-    return replace(record, stdout_path=fill_in(pattern, record) if pattern else None)
+    # Some releases name no file of errors where it is that of the output.
+    patterns = record.stdout_path, record.stderr_path or record.stdout_path
+    out, err = (fill_in(one, record) if one else None for one in patterns)
+    return replace(record, stdout_path=out, stderr_path=err)
 
 
 def _of_attempt(

@@ -24,12 +24,15 @@ OVER = ENDED | {"REQUEUED", "REVOKED"}
 # The fields of one attempt, which all come from the same source.
 OF_ATTEMPT = (
     "state", "exit_code", "signal", "start_s", "end_s", "restart", "nodelist", "num_nodes",
-    "reason",
+    "reason", "failed_node",
 )  # fmt: skip
 # In these, None may mean that the job has no such thing.
 _AT_TIMES = frozenset(
-    {"array_job_id", "array_task_id", "het_job_id", "het_offset", "gpus", "switches_wait_s"}
-)
+    {
+        "array_job_id", "array_task_id", "het_job_id", "het_offset", "gpus", "switches_wait_s",
+        "failed_node",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Run:
     nodelist: str = ""
     num_nodes: int | None = None
     reason: str = ""
+    failed_node: str = ""  # that ended it, with NODE_FAIL; 22.05 does not say which
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +100,15 @@ class JobRecord:
     nodelist: str | None = None
     num_nodes: int | None = None
     reason: str | None = None
+    failed_node: str | None = None  # as in a Run
     tasks: int | None = None
     tres: str | None = None  # allocated, else asked for: `cpu=4,gres/gpu=8,...`
     gpus: int | None = None  # of tres
     submit_line: str | None = None
     work_dir: str | None = None
-    stdout_path: str | None = None  # of the batch script; absolute, patterns filled in
+    # Of the batch script; absolute, patterns filled in. Without --error both are the same file.
+    stdout_path: str | None = None
+    stderr_path: str | None = None
     time_limit_s: int | None = None
     comment: str | None = None
     admin_comment: str | None = None

@@ -23,7 +23,7 @@ from nccl_inspector.slurm.values import Facts, as_far_as_it_is, optional, path, 
 
 _RELEASE = re.compile(r"([0-9]{2})\.([0-9]{1,2})\.")
 _MINUTE_S = 60
-# From here on libslurm fills in all patterns of the path of the output (slurm_get_job_stdout()).
+# From here on libslurm fills in all patterns of the paths of the outputs (slurm_get_job_stdout()).
 _PATHS_SINCE = (25, 11)
 _NUMBERS = {
     "job_id": "id", "array_job_id": "array_id", "het_job_id": "heterogeneous_id", "uid": "user_id",
@@ -67,9 +67,11 @@ def ask_pyslurm(
         return {}, "what it says is not JSON"
     if not isinstance(job, dict) or whole(job.get("id")) != job_id:
         return {}, "what it says is not of this job"
-    facts, written = _facts(job), job.get("standard_output")
-    if written and isinstance(written, str) and (installed() or (0, 0)) >= _PATHS_SINCE:
-        facts["stdout_path"] = written.replace("%", "%%")
+    facts = _facts(job)
+    if (installed() or (0, 0)) >= _PATHS_SINCE:
+        for field in ("stdout_path", "stderr_path"):
+            if written := facts.get(field):
+                facts[field] = str(written).replace("%", "%%")
     return facts, ""
 
 
@@ -111,6 +113,7 @@ def _facts(job: Mapping[str, Any]) -> Facts:
         "time_limit_s": None if limit is None else limit * _MINUTE_S,
         "work_dir": path(text("working_directory")),
         "stdout_path": text("standard_output") or None,
+        "stderr_path": text("standard_error") or None,
     }
     times = whole(job.get("start_time")) or None, whole(job.get("end_time")) or None
     return as_far_as_it_is(found, text("state"), times)

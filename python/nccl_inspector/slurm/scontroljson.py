@@ -21,7 +21,7 @@ _MINUTE_S = 60
 _TEXTS = {
     "name": "name", "user": "user_name", "account": "account", "partition": "partition",
     "cluster": "cluster", "nodelist": "nodes", "comment": "comment", "reason": "state_reason",
-    "admin_comment": "admin_comment", "submit_line": "submit_line",
+    "admin_comment": "admin_comment", "submit_line": "submit_line", "failed_node": "failed_node",
 }  # fmt: skip
 _NUMBERS = {
     "job_id": "job_id", "uid": "user_id", "restart": "restart_cnt", "num_nodes": "node_count",
@@ -94,6 +94,7 @@ def _facts(job: Mapping[str, Any]) -> Facts:
         "work_dir": path(_text(job.get("current_working_directory"))),
         # Not stdout_expanded, in which 26.05 writes (null) for a node's name.
         "stdout_path": _text(job.get("standard_output")) or None,
+        "stderr_path": _text(job.get("standard_error")) or None,
     }
     found |= {field: whole(job.get(key)) for field, key in _NUMBERS.items()}
     found |= {field: whole(job.get(key)) or None for field, key in _NUMBERS_BUT_0.items()}

@@ -114,8 +114,10 @@ def _facts(told: Mapping[str, str]) -> Facts:
         "tasks": number(get("NumTasks")),
         "work_dir": path(get("WorkDir")),
         "stdout_path": get("StdOut") or None,
+        "stderr_path": get("StdErr") or None,
         "time_limit_s": seconds(get("TimeLimit")),
         "reason": "" if get("Reason") == "None" else text("Reason"),
+        "failed_node": text("FailedNode"),
     }
     found |= _identity(told) | _asked(told) | exit_facts(get("ExitCode"))
     found |= tres_facts(get("TRES"), "")

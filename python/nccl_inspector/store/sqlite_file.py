@@ -104,7 +104,11 @@ def writing_file(path: Path, gid: int | None) -> Iterator[Connection]:
         migrate(file, str(path))
         if not before:
             share(path, None, gid)
+        # By itself Python begins a transaction for what it takes for an INSERT, in the letters of
+        # the locale; the Turkish ones have no `i` for `I`.
+        file.isolation_level = None
         with _connected(file) as connection, connection.begin():
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
             yield connection
 
 

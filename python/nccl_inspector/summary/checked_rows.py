@@ -11,6 +11,7 @@ from nccl_inspector.box.layout import GPUS, WORD_MAX
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.operation_label import LABEL_KINDS, Label
 from nccl_inspector.model.process import ALGOS, FUNCS, PROTOS, Comm, Operation
+from nccl_inspector.model.task_end import TaskEnd
 from nccl_inspector.system.printable import printable
 
 _ROWS_MAX = 4096
@@ -23,6 +24,8 @@ _LIMITS: Mapping[type, Mapping[str, tuple[int, int]]] = {
             "timed_ops": (0, WORD_MAX)},
     Operation: {"func": (0, len(FUNCS) - 1), "algo": (0, len(ALGOS) - 1),
                 "proto": (0, len(PROTOS) - 1), "peer": (-1, _RANKS_MAX)},
+    TaskEnd: {"step": (0, WORD_MAX), "task": (0, WORD_MAX), "pid": (0, WORD_MAX),
+              "status": (0, 0xFFFF), "at_ns": (0, WORD_MAX)},
 }  # fmt: skip
 
 

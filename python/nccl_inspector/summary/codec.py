@@ -36,6 +36,7 @@ from nccl_inspector.model.process import (
     Operation,
     Process,
 )
+from nccl_inspector.model.task_end import TaskEnd
 from nccl_inspector.summary.budget import JOB_BYTES_MAX, Budget
 from nccl_inspector.summary.checked_rows import take_list, take_row, take_rows
 from nccl_inspector.summary.columns import (
@@ -72,10 +73,10 @@ from nccl_inspector.summary.vendor_means import VendorMeans
 from nccl_inspector.system.checked_json import Checks
 
 _KIND = "nccl-inspector-node-summary/"
-VERSION = 11
+VERSION = 12
 # The oldest format that is read. Nodes and controller may be of different releases for a while: a
 # release reads its own format and the one before it.
-OLDEST = 10  # has no logs of NCCL's
+OLDEST = 11  # has a row for each device that was counted, in place of tables
 FORMAT = f"{_KIND}{VERSION}"
 _FORMAT = re.compile(rf"{re.escape(_KIND)}([0-9]{{1,4}})")
 BLOCK_BYTES_MAX = 32 << 10  # for a process, without samples and unions
@@ -113,6 +114,7 @@ _PARTS = {
 }
 
 
+_TABLES_OF_HEAD = frozenset({"problems", "task_ends"})
 UID_UNKNOWN = -1  # in a head that no hook wrote
 
 
@@ -139,6 +141,8 @@ class Head:
     # How the command of `nccl-inspector run` ended, in Slurm's words; None: hooks do not know it.
     state: str | None = None
     exit_code: int | None = None
+    # The tasks here that did not end well, as slurmstepd saw them; the first ones.
+    task_ends: tuple[TaskEnd, ...] = ()
 
     @property
     def by_slurm(self) -> bool:
@@ -205,6 +209,7 @@ def encode(
 ) -> bytes:
     """Return the summary's bytes; `blocks` come from `encode_process`."""
     values = {field.name: getattr(head, field.name) for field in fields(Head)}
+    values["task_ends"] = [astuple(one) for one in head.task_ends]
     packed = pack_counters(counters), pack_vendor(vendor), pack_logs(nccl_logs)
     sizes = {"processes": len(blocks), **dict(zip(_PARTS, map(len, packed), strict=True))}
     line = json.dumps({"format": FORMAT, **sizes, **values})
@@ -334,8 +339,11 @@ def _head(line: bytes) -> tuple[Head, Any, list[int]]:
     values = _load(line)
     _check_version(values)
     problems = take_list(str, values.get("problems"))
-    row = [() if field.name == "problems" else values.get(field.name) for field in fields(Head)]
-    head = replace(take_row(Head, row), problems=problems)
+    ends = take_rows(TaskEnd, values.get("task_ends", []))
+    row = [
+        () if field.name in _TABLES_OF_HEAD else values.get(field.name) for field in fields(Head)
+    ]
+    head = replace(take_row(Head, row), problems=problems, task_ends=ends)
     return head, values.get("processes"), [_part_bytes(values, name) for name in _PARTS]
 
 

@@ -32,6 +32,7 @@ from nccl_inspector.summary.samples import (
     SampleFacts,
 )
 
+DRIFT_MAX = 1e-3  # ns per ns by which clocks drift apart; one that changes faster was set
 _UINT32_MAX = (1 << 32) - 1
 _FOLDED_AHEAD_MAX = 4 * AHEAD_NS_MAX >> AHEAD_BITS  # from the lowest to the highest value, folded
 
@@ -45,10 +46,22 @@ class ClockColumns:
     ahead_ns: Ints
 
     def unix_ns(self, times_ns: Ints) -> Ints:
-        """Return the Unix times of times of the GPU's clock."""
-        found: Ints = (
-            times_ns + self.ahead_ns[np.searchsorted(self.since_ns[1:], times_ns, side="right")]
-        )
+        """Return the Unix times of times of the GPU's clock.
+
+        Each reading is from the end of its window. The clocks drift apart, so from one reading to
+        the next the difference changes evenly. If it changes by more than clocks drift, the host's
+        clock was set, and what was read counts for all of the window.
+        """
+        at = np.searchsorted(self.since_ns[1:], times_ns, side="right")
+        span = np.maximum(np.diff(self.since_ns), 1)
+        if not len(span):
+            return times_ns + self.ahead_ns[at]
+        drift = np.diff(self.ahead_ns) / span
+        drift = np.where(np.abs(drift) <= DRIFT_MAX, drift, 0.0)
+        drift = np.append(drift[0], drift)
+        since_read = times_ns - self.since_ns[at] - int(span.min())
+        since_then = np.rint(drift[at] * since_read).astype(np.int64)
+        found: Ints = times_ns + self.ahead_ns[at] + since_then
         return found
 
 

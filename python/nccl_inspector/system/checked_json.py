@@ -3,6 +3,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from nccl_inspector.errors import RefusedError
@@ -10,7 +11,7 @@ from nccl_inspector.system.printable import printable
 
 TEXT_CHARS_MAX = 256
 _ROWS_MAX = 4096
-_TIME_S_MAX = (1 << 32) - 1
+TIME_S_MAX = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,14 @@ class Checks:
             raise self.refused("invalid number")
         return value
 
+    def integers(self, values: list[Any], most: int) -> list[int]:
+        """Return whole numbers from 0 to `most`; much faster than one by one."""
+        if not values:
+            return values
+        if set(map(type, values)) != {int} or min(values) < 0 or max(values) > most:
+            raise self.refused("invalid number")
+        return values
+
     def figure(self, value: Any, most: float) -> float:
         """Return a number from 0 to `most` as a float; NaN is refused."""
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
@@ -44,7 +53,7 @@ class Checks:
 
     def time(self, value: Any) -> int:
         """Return a Unix time in seconds."""
-        return self.integer(value, _TIME_S_MAX)
+        return self.integer(value, TIME_S_MAX)
 
     def text(self, value: Any, most: int = TEXT_CHARS_MAX) -> str:
         """Return a text of up to `most` characters; unprintable ones are replaced by `?`."""
@@ -64,7 +73,12 @@ class Checks:
         """Return an object; its keys are checked by `text`."""
         if not isinstance(value, dict) or len(value) > _ROWS_MAX:
             raise self.refused("invalid table")
-        return {self.text(key): one for key, one in value.items()}
+        return dict(zip(_keys(self, tuple(value)), value.values(), strict=True))
+
+
+@lru_cache(maxsize=64)  # a summary has some hundred tables of a few kinds
+def _keys(checks: Checks, keys: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(checks.text, keys))
 
 
 def dump(value: Any) -> bytes:

@@ -9,8 +9,8 @@ from tests.support.sandbox import jobs
 
 MODES = "modes: prom, json, prom+json, report, off"
 KEYS = (
-    "keys: interval, p2p, min_size, verbose, dir, gzip, json_max, phases, host_time, "
-    "broadcasts, net, debug, ras, fr, fr_pipe"
+    "keys: interval, p2p, min_size, verbose, dir, gzip, json_max, json_min_size, phases, "
+    "host_time, broadcasts, net, debug, ras, fr, fr_pipe"
 )
 BAD_VALUES = {
     "bogus": ("bogus", 'unknown mode "bogus"', MODES),

@@ -30,7 +30,7 @@ RANKS, SLOW_RANK = 8, 5
 SETTINGS = (
     "cluster=sandbox", "scrape_interval=1s", "record_interval=1s", "baseline_interval=1s",
     "baseline_window=10s", "baseline_offset=5s", "baseline_samples=3", "rate_window=10s",
-    "late_for=3s",
+    "alert_interval=1s", "late_window=10s", "late_for=3s", "very_late_for=3s",
 )  # fmt: skip
 # Lateness is measured in windows of 10 s, and the alert comes 3 s after.
 WATCHED_S = 40
@@ -208,7 +208,7 @@ def test_a_global_prometheus_has_few_series_of_the_job(answers: Answers) -> None
     (nodes,) = answers.ask(answers.alone, count % ("nccl_.+", own))
     assert 1 < shards <= SHARDS
     assert 7 * kinds < federated.value <= shards * of_shard
-    assert federated.value < nodes.value / 4
+    assert federated.value < nodes.value / 3  # of two nodes a shard, or of one
 
 
 def test_a_job_that_has_ended_is_soon_gone_from_the_global_prometheus(
@@ -218,4 +218,4 @@ def test_a_job_that_has_ended_is_soon_gone_from_the_global_prometheus(
     assert answers.ask(answers.above, own)
     jobs.finish(shared_cluster, answers.job_id)
     # With the shards' times of the samples it would take five minutes.
-    wait_until(lambda: not query(answers.above, own), 60, "no series of the job is left")
+    wait_until(lambda: not query(answers.above, own), 30, "no series of the job is left")

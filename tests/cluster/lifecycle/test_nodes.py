@@ -1,6 +1,5 @@
 """A node that is lost with its job and comes back, and other PrologFlags than Alloc."""
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +8,9 @@ import pytest
 
 from nccl_inspector.model.process import KILLED
 from tests.sandbox import Cluster, Options, wait_until
-from tests.sandbox.processes import members
 from tests.support.sandbox import jobs
 from tests.support.sandbox.checks import assert_next_job_is_measured, assert_nothing_missing, states
+from tests.support.sandbox.lost_nodes import boot, give_up, lose
 from tests.support.sandbox.own_cluster import brought_up
 from tests.support.sandbox.small_jobs import ENDLESS, ONE_NODE, RANKS, SHORT, TWO_NODES, run
 
@@ -19,32 +18,6 @@ pytestmark = pytest.mark.long
 
 LIFECYCLE = "Lifecycle"
 RUN_DIR = "/run/nccl-inspector"
-DAEMONS = ("slurmd", "agent")
-
-
-def lose(cluster: Cluster, job_id: int, name: str = "n1") -> None:
-    """SIGKILL for slurmd, the agent, and all of the job: nothing can clean up."""
-    node = cluster.node(name)
-    for daemon in DAEMONS:
-        assert node.stop(daemon, signal.SIGKILL)
-    mark = f"SLURM_JOB_ID={job_id}".encode()
-    for process, machine in members(cluster.layout).items():
-        is_step = jobs.title(process).startswith(f"slurmstepd: [{job_id}.".encode())
-        if machine == name and (is_step or mark in jobs.environment(process)):
-            process.send(signal.SIGKILL)
-
-
-def give_up(cluster: Cluster, name: str = "n1") -> None:
-    """What slurmctld does by itself after SlurmdTimeout, five minutes."""
-    words = ["scontrol", "update", f"nodename={name}", "state=down", "reason=lost"]
-    assert cluster.run_as("root", words).returncode == 0
-
-
-def boot(cluster: Cluster, name: str = "n1") -> None:
-    """Start the daemons as a booting node does; -b: slurmd says that it was a reboot."""
-    node, conf = cluster.node(name), str(cluster.layout.slurm_conf)
-    node.start("slurmd", ["slurmd", "-D", "-b", "-N", name, "-f", conf])
-    assert node.start_agent()
 
 
 ON_DISK = "its run directory is on a disk"

@@ -2,7 +2,7 @@
 /* fake_slurm.c - loads the SPANK plugin as srun, sbatch, slurmd and slurmstepd do, without Slurm.
  *
  *   fake_slurm PLUGIN [--context=local|allocator|remote|slurmd|prolog|epilog] [--job=ID]
- * [--array=ID_TASK] [--step=ID] [--node=N] [--task=N]
+ * [--array=ID_TASK] [--step=ID] [--node=N] [--task=N] [--status=N]...
  *              [--word=WORD]... [--option=VALUE]... [--env=NAME=VALUE]... [--fail-setenv]
  *              [--time=N]
  *
@@ -10,6 +10,7 @@
  * occurrence. --env: the job's environment, as slurmstepd holds it; the plugin's getenv() sees this
  * process's own. Every call of the plugin into Slurm is one line on stdout, in order, and at the
  * end the job's environment and this process's own. A call that crashes the real Slurm aborts.
+ * --status: the wait status of a task that ended; one for each task, numbered from N of --task on.
  * Exit status 255: the option was refused, as by sbatch.
  * --time=N: say nothing of that. Play it N times, each in a fresh process that loads the plugin, as
  * slurmstepd is one per step, and print of each the nanoseconds in its callbacks and in its
@@ -31,8 +32,10 @@
 
 #define MAX_WORDS 32
 #define MAX_ENV 256
+#define MAX_STATUSES 256
+#define FIRST_PID 4711
 
-enum phase { PHASE_INIT, PHASE_OPTION, PHASE_POST_OPT, PHASE_USER_INIT, PHASE_OTHER };
+enum phase { PHASE_INIT, PHASE_OPTION, PHASE_POST_OPT, PHASE_USER_INIT, PHASE_EXIT, PHASE_OTHER };
 
 /* What the real handle is: opaque to the plugin, checked on each call. */
 struct spank_handle {
@@ -50,7 +53,8 @@ static const char *job_script; /* the one callback of `slurmstepd spank prolog` 
 static unsigned int rounds;    /* 0: say what happens; else only how long it takes */
 static uint64_t callbacks_ns;
 static char *words[MAX_WORDS + 1], *options[MAX_WORDS], *job_env[MAX_ENV];
-static int word_count, option_count, env_count;
+static int word_count, option_count, env_count, status_count, ended;
+static int statuses[MAX_STATUSES];
 
 /* One line per message, whatever is in it: the tests look for stray newlines as \n. */
 static void say(const char *what, const char *format, va_list args)
@@ -139,6 +143,15 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
 	check(spank);
 	if (context != S_CTX_REMOTE && (context != S_CTX_JOB_SCRIPT || item != S_JOB_ID))
 		return ESPANK_NOT_REMOTE;
+	if (item == S_TASK_EXIT_STATUS || item == S_TASK_PID) {
+		/* A task that runs has no status (spank_get_item of spank.c). */
+		if (phase != PHASE_EXIT)
+			return ESPANK_NOT_TASK;
+		va_start(args, item);
+		*va_arg(args, int *) = item == S_TASK_PID ? FIRST_PID + ended : statuses[ended];
+		va_end(args);
+		return ESPANK_SUCCESS;
+	}
 	if (item != S_JOB_ID && item != S_JOB_STEPID && item != S_JOB_NODEID &&
 	    item != S_JOB_ARRAY_ID && item != S_JOB_ARRAY_TASK_ID && item != S_TASK_GLOBAL_ID)
 		return ESPANK_BAD_ARG;
@@ -309,6 +322,9 @@ static bool parse_argument(const char *arg)
 		return sscanf(value, "%u", &step_id) == 1;
 	if (!strncmp(arg, "--task=", 7))
 		return sscanf(value, "%u", &task_id) == 1;
+	if (!strncmp(arg, "--status=", 9))
+		return status_count < MAX_STATUSES &&
+		       sscanf(value, "%d", &statuses[status_count++]) == 1;
 	if (!strncmp(arg, "--array=", 8))
 		return sscanf(value, "%u_%u", &array_id, &array_task) == 2;
 	if (!strncmp(arg, "--time=", 7))
@@ -334,7 +350,8 @@ static int drive(void *plugin)
 		call(plugin, "slurm_spank_task_init_privileged", PHASE_OTHER);
 		call(plugin, "slurm_spank_task_init", PHASE_OTHER);
 		call(plugin, "slurm_spank_task_post_fork", PHASE_OTHER);
-		call(plugin, "slurm_spank_task_exit", PHASE_OTHER);
+		for (; ended < status_count; ended++, task_id++)
+			call(plugin, "slurm_spank_task_exit", PHASE_EXIT);
 	}
 	call(plugin, context == S_CTX_SLURMD ? "slurm_spank_slurmd_exit" : "slurm_spank_exit",
 	     PHASE_OTHER);

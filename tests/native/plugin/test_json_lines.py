@@ -155,13 +155,31 @@ def test_without_a_directory_the_vendors_name_is_used(stage: Stage, job: str, na
     assert len(nvidia_json_reader.read(stage.out / name)) == 8
 
 
-def test_small_operations_get_no_line(stage: Stage) -> None:
-    sizes = [step("coll", func="AllReduce", bytes=size) for size in (4, 8188, 8192, 65536)]
-    stage.play(COMM, *sizes, FINALIZE, env=LINES_ONLY)
+@pytest.mark.parametrize(
+    ("env", "smallest"),
+    [
+        ({}, 4),
+        ({"NCCL_INSPECTOR_JSON_MIN_SIZE_BYTES": "8192"}, 8192),
+        ({"NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES": "8192"}, 8192),  # NVIDIA's
+        (
+            {
+                "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES": "8192",
+                "NCCL_INSPECTOR_JSON_MIN_SIZE_BYTES": "0",
+            },
+            4,
+        ),
+    ],
+)
+def test_operations_of_all_sizes_have_lines_unless_it_is_said(
+    stage: Stage, env: dict[str, str], smallest: int
+) -> None:
+    sizes = (4, 8188, 8192, 65536)
+    calls = [step("coll", func="AllReduce", bytes=size) for size in sizes]
+    stage.play(COMM, *calls, FINALIZE, env=LINES_ONLY | env)
     found = [
         line["coll_perf"]["coll_msg_size_bytes"] for line in nvidia_json_reader.read(stage.out)
     ]
-    assert found == [8192, 65536]
+    assert found == [size for size in sizes if size >= smallest]
 
 
 def test_what_has_no_time_has_no_line_but_is_counted(stage: Stage) -> None:

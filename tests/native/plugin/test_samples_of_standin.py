@@ -137,8 +137,8 @@ def test_with_json_lines_each_call_is_known(raw: Path, tmp_path: Path) -> None:
     lines = {"NCCL_INSPECTOR_JSON": "1", "NCCL_INSPECTOR_DUMP_DIR": str(tmp_path / "json")}
     run = played(raw, tmp_path, "--steps", "5", **lines)
     samples = [one for rank in range(4) for one in box_of(raw, run, rank).samples]
-    assert {one["queued_us"] > 0 for one in samples if not one["flags"] & GROUP} == {True}
-    assert {one["queued_us"] for one in samples if one["flags"] & GROUP} == {0}
+    assert any(one["flags"] & GROUP for one in samples)
+    assert {one["queued_us"] > 0 for one in samples} == {True}  # of a group, by its first member
 
 
 def has_samples(path: Path) -> bool:

@@ -73,8 +73,9 @@ JSON_ONLY = {
     "NCCL_INSPECTOR_DUMP_VERBOSE": "1",
     "NCCL_INSPECTOR_JSON_GZIP": "1",
     "NCCL_INSPECTOR_JSON_MAX_BYTES": str(64 << 20),
+    "NCCL_INSPECTOR_JSON_MIN_SIZE_BYTES": "4096",
 }
-JSON_KEYS = "dir=lines of mine,verbose,gzip,json_max=64M"
+JSON_KEYS = "dir=lines of mine,verbose,gzip,json_max=64M,json_min_size=4K"
 
 
 @pytest.mark.parametrize(("mode", "dump"), [("json", "0"), ("prom+json", "1")])

@@ -29,6 +29,7 @@ def test_the_library_exports_its_contract_and_no_more() -> None:
         "slurm_spank_init_post_opt",
         "slurm_spank_user_init",
         "slurm_spank_task_init",
+        "slurm_spank_task_exit",
         "slurm_spank_job_prolog",
         "slurm_spank_job_epilog",
     }

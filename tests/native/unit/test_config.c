@@ -140,6 +140,17 @@ static void test_json_limits(void)
 		ok(load("NCCL_INSPECTOR_JSON_FILES", value).json_files == cases[i].files,
 		   "files of %s", value ? value : "(unset)");
 	}
+	set("NCCL_INSPECTOR_JSON_MAX_BYTES", NULL);
+	ok(load("NCCL_INSPECTOR_JSON_MIN_SIZE_BYTES", NULL).json_min_bytes == 0,
+	   "lines of all sizes");
+	set("NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", "4096");
+	ok(load("NCCL_INSPECTOR_JSON_MIN_SIZE_BYTES", NULL).json_min_bytes == 4096,
+	   "as NVIDIA's variable says, if it is the only one");
+	ok(load("NCCL_INSPECTOR_JSON_MIN_SIZE_BYTES", "100").json_min_bytes == 100,
+	   "as their own says");
+	ok(load("NCCL_INSPECTOR_JSON_MIN_SIZE_BYTES", "-1").json_min_bytes == 4096,
+	   "a wrong one counts as not set");
+	set("NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", NULL);
 	set("NCCL_INSPECTOR_JSON_MAX_BYTES", "65536");
 	ok(load("NCCL_INSPECTOR_JSON_FILES", "8").json_files == 2,
 	   "every file has room for a line");
@@ -294,6 +305,7 @@ static void test_refused(void)
 		{ "NCCL_INSPECTOR_JSON_GZIP", "9" },
 		{ "NCCL_INSPECTOR_DUMP_VERBOSE", "3" },
 		{ "NCCL_INSPECTOR_JSON_MAX_BYTES", "1G" },
+		{ "NCCL_INSPECTOR_JSON_MIN_SIZE_BYTES", "8K" },
 		{ "NCCL_INSPECTOR_JSON_FILES", "two" },
 		{ "NCCL_INSPECTOR_BUDGET_PERCENT", "-1" },
 		{ "NCCL_INSPECTOR_BUDGET_PERCENT", "101" },

@@ -55,8 +55,7 @@ static void test_collective(void)
 
 	ok(sample->start_ns == gpu_ns + 900 && sample->stop_ns == gpu_ns + 6000,
 	   "with begin and end by the GPU's clock");
-	ok(sample->index == 42 && !sample->peer && sample->channels == 2 && !sample->flags &&
-	       !sample->queued_us,
+	ok(sample->index == 42 && !sample->peer && sample->channels == 2 && !sample->flags,
 	   "NCCL's number for it, from 1, and its channels");
 	ok((uint64_t)sample->mantissa << (kind->size_class - 15) == (1200004 & ~31),
 	   "and its bytes (%llu)", (unsigned long long)sample->mantissa << (kind->size_class - 15));
@@ -164,23 +163,78 @@ static void *start_fast(void)
 
 static void test_queued(void)
 {
-	unsigned known = 0, known_at = 0;
+	unsigned first = 0, later = 0, at = 0;
 
 	begin_samples();
-	for (unsigned i = 1; i <= 256; i++) {
+	for (unsigned i = 1; i <= TRACK_CALL_FIRST + 256; i++) {
 		uint64_t called = track_now_ns(&track);
-		void *op = i <= 128 ? start(comm, 1, 1024) : start_fast();
+		void *op = i % 2 ? start(comm, 1, 1024) : start_fast();
 
 		gpu_ns = called;
 		stop(kernel(op, 0, 3000000), 3001000);
 	}
 	samples_round(&samples);
-	for (unsigned i = 0; i < 256; i++) {
-		known += sample_at(i)->queued_us != 0;
-		known_at += (i + 1) % TRACK_CALL_SAMPLE == 0 && sample_at(i)->queued_us >= 1;
+	for (unsigned i = 0; i < TRACK_CALL_FIRST + 256; i++) {
+		bool known = sample_at(i)->queued_us && !sample_at(i)->flags;
+
+		first += known && i < TRACK_CALL_FIRST;
+		later += known && i >= TRACK_CALL_FIRST;
+		at += known && i >= TRACK_CALL_FIRST && (i + 1) % TRACK_CALL_SAMPLE == 0;
 	}
-	ok(known == 4 && known_at == 4,
-	   "of one operation in 64 it is known how long it was queued");
+	ok(first == TRACK_CALL_FIRST,
+	   "of a communicator's first operations it is known how long they were queued");
+	ok(later == 4 && at == 4, "later of one operation in 64");
+}
+
+/* An operation whose call is not timed, called and begun so long after now. */
+static void late_op(uint64_t begun_ns)
+{
+	void *op = start(comm, 1, 1024);
+
+	gpu_ns = track_now_ns(&track);
+	stop(kernel(op, 0, begun_ns), begun_ns + 1000);
+}
+
+static unsigned within_of(const struct box_sample *sample)
+{
+	return sample->flags >> BOX_SAMPLE_WITHIN_SHIFT & 15;
+}
+
+static void test_called_between_rounds(void)
+{
+	const uint64_t second = 1000000000;
+
+	begin_samples();
+	while (completed() < TRACK_CALL_FIRST)
+		late_op(0);
+	samples_round(&samples);
+	samples_round(&samples);
+	unsigned at = TRACK_CALL_FIRST;
+
+	late_op(1000); /* soon after the one before */
+	samples_round(&samples);
+	ok(!sample_at(at)->queued_us && !sample_at(at)->flags,
+	   "of another one nothing is known where it begins at once (%u us, flags %u, %llu kept)",
+	   sample_at(at)->queued_us, sample_at(at)->flags,
+	   (unsigned long long)box.header->samples_kept);
+	late_op(2 * second);
+	samples_round(&samples);
+	const struct box_sample *sample = sample_at(at + 1);
+
+	ok(within_of(sample) == 1 && sample->queued_us >= 2000000 && sample->queued_us < 2900000,
+	   "of one that begins long after the one before, within the time between two rounds"
+	   " (%u us, class %u)",
+	   sample->queued_us, within_of(sample));
+	void *early = start(comm, 1, 1024);
+
+	for (unsigned i = 0; i < CALL_ROUNDS; i++)
+		samples_round(&samples);
+	gpu_ns = track_now_ns(&track);
+	stop(kernel(early, 0, 9 * second), 9 * second + 1000);
+	samples_round(&samples);
+	ok(within_of(sample_at(at + 2)) == BOX_SAMPLE_AT_LEAST &&
+	       sample_at(at + 2)->queued_us >= 9000000,
+	   "of one called before all rounds that are remembered, how long it was at least");
 }
 
 static void test_no_key(void)
@@ -479,6 +533,7 @@ int main(void)
 	test_peers();
 	test_groups();
 	test_queued();
+	test_called_between_rounds();
 	test_no_key();
 	test_too_many_kinds();
 	test_cpu_timed();

@@ -93,3 +93,10 @@ def test_what_few_ranks_say_is_not_told() -> None:
     assert late_channels_note([]) == []
     (note,) = late_channels_note([well, late, late])
     assert note.startswith("channel 3 of 8 ends 400 us after the others, 40% of an operation, on 2")
+
+
+@pytest.mark.parametrize(("nodes", "rail"), [(1, False), (2, True), (0, True)])
+def test_within_a_node_there_is_no_rail_of_adapters(nodes: int, rail: bool) -> None:
+    late = replace(comm_of(ops=20, time_ns=20 * MS, channels=EIGHT, late3=8 * MS), nnodes=nodes)
+    (note,) = late_channels_note([late, late])
+    assert ("adapters" in note) == rail

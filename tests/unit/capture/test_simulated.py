@@ -8,8 +8,8 @@ import pytest
 
 from nccl_inspector.model.card import INFO, Card
 from tests.simulator import plans
-from tests.simulator.case import Make, of_size
-from tests.simulator.cases import gpu, healthy, host, make, straggler
+from tests.simulator.case import Make, healthy, of_size
+from tests.simulator.cases import gpu, host, make, straggler
 from tests.simulator.making import make_job
 from tests.simulator.play import analyzed, card_of, play
 from tests.simulator.truth import Truth

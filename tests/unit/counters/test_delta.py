@@ -131,13 +131,18 @@ def test_a_clock_that_is_set_changes_no_elapsed_time() -> None:
 
 
 def test_many_rises_become_fewer_longer_ones_and_lose_nothing() -> None:
-    record = folded(*(port(60 * n, {"port_xmit_data": n * n}) for n in range(1000)))
-    risen = count(record, "port_xmit_data").risen
+    record = folded(*(port(60 * n, {"out_of_sequence": n * n}) for n in range(1000)))
+    risen = count(record, "out_of_sequence").risen
     assert len(risen) == RISEN_MAX
-    assert sum(one.amount for one in risen) == count(record, "port_xmit_data").total == 999**2
+    assert sum(one.amount for one in risen) == count(record, "out_of_sequence").total == 999**2
     assert all(a.to_s == b.from_s for a, b in pairwise(risen))
     lengths = [one.to_s - one.from_s for one in risen]
     assert max(lengths) <= 4 * min(lengths)
+
+
+def test_what_rises_all_the_time_in_every_job_has_only_its_total() -> None:
+    record = folded(*(port(60 * n, {"port_xmit_data": n}) for n in range(9)))
+    assert count(record, "port_xmit_data") == Count(8)
 
 
 def test_two_flaps_far_apart_stay_two() -> None:
@@ -209,7 +214,7 @@ def test_where_there_is_no_room_rises_are_told_coarser_and_totals_stay(
 ) -> None:
     record = everything(4, 20)
     whole = len(record.encode())
-    for room, most in ((whole - 1, 4), (whole // 3, 1), (whole // 5, 0)):
+    for room, most in ((whole - 1, 4), (whole * 5 // 9, 1), (whole // 2, 0)):
         monkeypatch.setattr("nccl_inspector.counters.counter_record.RECORD_BYTES_MAX", room)
         (first, *_) = CounterRecord.decode(record.encode()).counters().devices
         assert len(first.counts["out_of_buffer"].risen) == most

@@ -40,7 +40,8 @@ def mount(place: Path, options: str, script: str) -> subprocess.CompletedProcess
         cd mnt
         {script}
     """
-    argv = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", words]
+    argv = ["env", "LC_ALL=C", "unshare", "--mount", "--propagation", "private", "--", "sh", "-c"]
+    argv.append(words)
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode == 77:
         pytest.skip(f"cannot mount here: {done.stderr.strip()}")

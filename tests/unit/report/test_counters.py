@@ -59,6 +59,7 @@ def section(tmp_path: Path, *found: NodeSummary) -> str:
 
 FULL = node(
     port(link_downed=Count(2, (STUCK,), (Risen(START_S + 60, START_S + 120, 2),))),
+    port("mlx5_1/1", link_downed=Count(0)),
     DeviceCounters(
         "gpu", "GPU3",
         {"hw_thermal": Count(6 * 10**9, (), (Risen(START_S, START_S + 60, 6 * 10**9),))},
@@ -98,22 +99,66 @@ def spoil(change: Any) -> bytes:
     [
         lambda v: v.update(spans=None),
         lambda v: v.pop("xids"),
-        lambda v: v.update(devices=[["port", "x", {}, {}]]),
-        lambda v: v["devices"][0].__setitem__(2, {"link_downed": -1}),
-        lambda v: v["devices"][0].__setitem__(2, {"link_downed": 1.5}),
-        lambda v: v["devices"][0].__setitem__(2, {"link_downed": True}),
-        lambda v: v["devices"][0].__setitem__(2, {"link_downed": 1 << 90}),
-        lambda v: v["devices"][0].__setitem__(2, {"link_downed": [1, [], [[1, 1 << 60, 1]]]}),
-        lambda v: v["devices"][0].__setitem__(4, {"state": []}),
+        lambda v: v.pop("tables"),
+        lambda v: v.update(tables=[["port", ["x"], {}, {}]]),
+        lambda v: v["tables"][0].__setitem__(1, ["x", 3]),
+        lambda v: v["tables"][0].__setitem__(1, ["x", "y", "z"]),
+        lambda v: v["tables"][0].__setitem__(2, {"link_downed": 1}),
+        lambda v: v["tables"][0].__setitem__(2, {"link_downed": []}),
+        lambda v: v["tables"][0].__setitem__(2, {"link_downed": [-1]}),
+        lambda v: v["tables"][0].__setitem__(2, {"link_downed": [1.5]}),
+        lambda v: v["tables"][0].__setitem__(2, {"link_downed": [True]}),
+        lambda v: v["tables"][0].__setitem__(2, {"link_downed": ["1"]}),
+        lambda v: v["tables"][0].__setitem__(2, {"link_downed": [1 << 90]}),
+        lambda v: v["tables"][0].__setitem__(2, {"link_downed": [[1, [], [1, 1 << 60, 1]]]}),
+        lambda v: v["tables"][0].__setitem__(2, {"link_downed": [[1, [], [1, 1, 1 << 90]]]}),
+        lambda v: v["tables"][0].__setitem__(2, {"link_downed": [[1, [], [1, 1]]]}),
+        lambda v: v["tables"][0].__setitem__(2, {"link_downed": [[1, [], [1, 1, []]]]}),
+        lambda v: v["tables"][0].__setitem__(2, {f"c{n}": [0] for n in range(300)}),
+        lambda v: v["tables"][0].__setitem__(3, {"nvlinks": [[1, 2, 3]]}),
+        lambda v: v["tables"][0].__setitem__(4, {"state": [[]]}),
         lambda v: v.update(xids=[[1 << 40, "GPU0", 79]]),
         lambda v: v.update(problems=["x" * 5000]),
-        lambda v: v.update(devices=[v["devices"][0]] * 5000),
+        lambda v: v.update(tables=[v["tables"][0]] * 5000),
+        lambda v: v.update(tables=[["port", ["x"] * 2000, {}, {}, {}]] * 3),
     ],
 )
 def test_counters_that_cannot_be_are_refused(change: Any) -> None:
     assert decode(spoil(lambda _: None)).counters == FULL
     with pytest.raises(RefusedError, match="bad_summary"):
         decode(spoil(change))
+
+
+def rows_of_devices(node: NodeCounters) -> Any:
+    """The JSON value that a release before format 12 made of the devices."""
+    return [
+        [
+            one.kind, one.name,
+            {name: [v.total, list(v.flags), list(map(list, v.risen))] if v.flags or v.risen
+             else v.total for name, v in one.counts.items()},
+            {name: list(v) for name, v in one.levels.items()},
+            {name: [list(v) for v in changes] for name, changes in one.facts.items()},
+        ]
+        for one in node.devices
+    ]  # fmt: skip
+
+
+def test_counters_that_the_release_before_wrote_are_the_same() -> None:
+    def older(value: Any) -> None:
+        del value["tables"]
+        value["devices"] = rows_of_devices(FULL)
+
+    assert decode(spoil(older)).counters == FULL
+
+
+def test_devices_that_are_alike_are_told_once() -> None:
+    quiet = {name: Count(0) for name in ("replay", "recovery", "crc")}
+    links = tuple(DeviceCounters("nvlink", f"GPU0/{n}", quiet, {}, {}) for n in range(144))
+    many, one = (len(json.dumps(to_json(node(*some)))) for some in (links, links[:1]))
+    assert many < one + 15 * len(links)
+    data = decode(encode(HEAD, [], node(*links))).counters
+    assert data is not None
+    assert data.devices == links
 
 
 def test_text_that_could_move_a_cursor_does_not() -> None:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,31 @@ def test_without_a_share_of_time_the_output_is_not_opened_and_the_report_says_so
     assert given.readings is None
     (seen,) = (one for one in given.inputs if one.source == "throughput")
     assert re.match("not read: this user's reports have used up their share", seen.detail)
+
+
+def test_what_sbatch_sends_to_a_file_of_errors_is_read_too(written: Path) -> None:
+    errors = written.with_name("slurm.err")
+    ends = "srun: error: n2: task 3: Killed\n"
+    warning = "n2:77:80 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by n1\n"
+    errors.write_text(ends + warning)
+    told = read_output(replace(of(written), errors=errors))
+    assert told.readings
+    assert told.launchers
+    assert [one.tasks for one in told.launchers.ends] == ["3"]
+    assert told.words
+    assert told.words.lines == 1
+    # Python's `logging` writes there unless told otherwise.
+    written.write_text("Loading\n")
+    errors.write_text(ends + LINES)
+    told = read_output(replace(of(written), errors=errors))
+    assert told.readings
+    assert [one.value for one in told.readings.found] == [300.0, 310.0]
+    assert f"from {errors}" in told.seen.detail
+    # One of them may be gone.
+    written.unlink()
+    again = read_output(replace(of(written), errors=errors))
+    assert (again.readings, again.launchers) == (told.readings, told.launchers)
+    errors.unlink()
+    none = read_output(replace(of(written), errors=errors))
+    assert (none.readings, none.launchers, none.words) == (None, None, None)
+    assert none.seen.detail == f"{written}: No such file or directory"

@@ -4,6 +4,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from nccl_inspector.analysis.hardware.counter_words import count_words
 from nccl_inspector.analysis.hardware.slow import find_slow_hardware
 from nccl_inspector.analysis.slow_times.attribution import attribute
@@ -21,7 +23,7 @@ from nccl_inspector.summary.codec import NodeSummary
 from tests.support import example_cards
 from tests.support.boxes import MS, BoxOf, CommOf, KeyOf
 from tests.support.counter_summaries import SPANS, on
-from tests.support.summaries import FIRST, process_of, times
+from tests.support.summaries import FIRST, eight_ranks, process_of, times
 
 HOUR_S = 3600
 
@@ -111,3 +113,27 @@ def test_a_finding_names_where_its_entities_are() -> None:
     finding = Finding(rules.STRAGGLER.id, WARNING, "high", "late", "late", entities=(where,))
     text = render_text(replace(example_cards.network(), findings=(finding,)))
     assert "who: rank 15 (n02 GPU7, pid 4711)" in text
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        (DeviceCounters("gpu", "GPU1", {"hw_thermal": Count(300 * 10**9)}, {}, {}),
+         "When it called is not known; its GPU's counters say that the GPU may be behind."),
+        (DeviceCounters("node", "", {"cpu_some": Count(300 * 10**6)}, {}, {}),
+         "When it called is not known; its node's counters say that the host may be late."),
+    ],
+)  # fmt: skip
+def test_counters_alone_do_not_say_when_a_late_rank_called(
+    device: DeviceCounters, why: str
+) -> None:
+    summaries = [
+        replace(one, counters=NodeCounters(SPANS, (device,))) if one.head.node == "n3" else one
+        for one in eight_ranks()
+    ]
+    found = build_card(Loaded(tuple(summaries), (0,), ())).findings
+    (late,) = [one for one in found if one.rule == rules.STRAGGLER.id]
+    assert late.title.startswith("rank 5 (n3 GPU1) is late")
+    assert why in late.detail
+    assert "called in time" not in late.detail
+    assert "called late" not in late.detail

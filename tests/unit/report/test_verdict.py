@@ -51,11 +51,15 @@ def report(processes: list[Process], nodes: int = 4) -> str:
     return " ".join(text_of(summaries).split())
 
 
-def judged(findings: Sequence[Finding], state: str = "", hangs: Sequence[Hang] = ()) -> Verdict:
+def judged(
+    findings: Sequence[Finding], state: str = "", hangs: Sequence[Hang] = (),
+    dismissed_share: float = 0.0,
+) -> Verdict:  # fmt: skip
     """The verdict of a job of an hour that was measured, and in which nobody was slow."""
     return judge(
         ending=Ending(state), no_data="", most_missing=False, findings=findings, hangs=hangs,
-        wall_s=3600.0, waiting_share=0.01, sampled=Judged(seen=True, seconds=100.0),
+        wall_s=3600.0, waiting_share=0.01,
+        sampled=Judged(seen=True, seconds=100.0, dismissed_share=dismissed_share),
     )  # fmt: skip
 
 
@@ -194,6 +198,14 @@ def test_a_job_of_which_half_was_not_measured_is_not_called_healthy() -> None:
 
     assert status(4) == HEALTHY
     assert status(2) == CANNOT_TELL
+
+
+def test_that_nobody_cost_anything_is_said_only_if_all_lateness_together_is_small() -> None:
+    assert judged([], dismissed_share=0.009).summary.startswith("no rank and no link cost the job")
+    uneven = judged([], dismissed_share=0.03)
+    assert uneven.status == HEALTHY
+    assert "no rank" not in uneven.summary
+    assert "the ranks waited for each other for 3% of the time" in uneven.summary
 
 
 @pytest.mark.parametrize("severity", [WARNING, CRITICAL])

@@ -78,7 +78,7 @@ def test_what_only_slurmctld_knows_is_missing_without_it(said: Recording) -> Non
 def test_the_output_is_where_the_job_wrote_it(said: Recording) -> None:
     whole, rest = record(said, "finished", live=True), record(said, "finished", live=False)
     path = f"{HOME}/slurm-train-{whole.job_id:04}-nccl-demo-n3.out"
-    assert whole.stdout_path == path
+    assert whole.stdout_path == whole.stderr_path == path
     assert rest.stdout_path == (None if said.slurm.startswith("22.05") else path)
     alone = believe({CONTROLLER: controller(said, "finished")})
     assert alone is not None

@@ -77,7 +77,7 @@ def test_a_summary_is_read_as_it_was_written() -> None:
     ("written", "why"),
     [
         ("nccl-inspector-node-summary/2", "an earlier release wrote it .format 2; this one reads"),
-        ("nccl-inspector-node-summary/12", "a later release wrote it .format 12; this one reads"),
+        ("nccl-inspector-node-summary/13", "a later release wrote it .format 13; this one reads"),
         ("nccl-inspector-node-summary/", "not a node summary"),
         ("nccl-inspector-node-summary/x", "not a node summary"),
         ("summary/10", "not a node summary"),

@@ -29,7 +29,7 @@ LATE = f"rank {NODES // 2 * LOCAL + 3}"
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reports = tmp_path_factory.mktemp("job") / "reports"
-    write_job(reports, NODES, MANY)
+    write_job(reports, NODES, MANY, counted=False)
     return reports
 
 

@@ -450,6 +450,18 @@ def test_samples_of_one_moment_cannot_be_thinned_but_are_bounded() -> None:
     assert (len(found), found.lost) == (600, 1400)
 
 
+def test_between_two_readings_of_a_clock_it_drifts_evenly() -> None:
+    drift_ns = 4_000_000  # in 10 s: 400 ppm; each window ends with a reading
+    windows = tuple(
+        UnionWindow(NOW_S + 10 * at, 1, 0, 1, AHEAD_NS + drift_ns * (at + 1)) for at in range(3)
+    )
+    clock = Union(0, 10, windows).clock
+    passed_s = np.array([0, 5, 10, 15, 25, 30])
+    times = clock.since_ns[0] + passed_s * UNIX_S
+    ahead = unix_ns(times, clock) - times - AHEAD_NS
+    assert ahead.tolist() == pytest.approx((passed_s * drift_ns / 10).tolist(), abs=0.01 * drift_ns)
+
+
 def test_a_clock_that_is_set_while_the_job_runs_moves_the_bursts_with_it() -> None:
     windows = (
         UnionWindow(NOW_S, 1, 0, 1, AHEAD_NS),

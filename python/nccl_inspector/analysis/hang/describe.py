@@ -55,8 +55,9 @@ _RULES = {
 class HungJob:
     """What is known about a job with a hang; `names` has its communicators' names by id.
 
-    `how_ended`: how processes ended as their launcher wrote it, by name; an empty text: Slurm ended
-    them. It may be of some processes only.
+    `how_ended`: how processes ended, as Slurm saw it or their launcher wrote it, by name; an empty
+    text: Slurm ended them. It may be of some processes only. `first`: the name of the process whose
+    task ended first, as Slurm saw it (first_end.py); empty: not certain.
     """
 
     places: Places
@@ -64,6 +65,7 @@ class HungJob:
     job_id: int
     names: dict[str, str]
     how_ended: Mapping[str, str] = field(default_factory=dict)
+    first: str = ""
 
     def comm(self, comm_id: str) -> str:
         """Return the name of a communicator in the report."""
@@ -286,6 +288,8 @@ def _detail(hang: Hang, behind: Sequence[Hang], job: HungJob) -> str:
     waited = f"{len(hang.waiting):,} waited in it for {elapsed(hang.age_s)}."
     if hang.verdict == STOPPED:
         waited = f"Who stops first while all others wait is the one that failed.{_code(job)}"
+        if job.first in hang.roots:
+            waited += " Slurm saw its task end before any other."
     if not hang.waiting:
         waited = f"It was called {elapsed(hang.age_s)} before the end, and nobody was in it."
     if hang.verdict == DIVERGENT and not hang.roots:
@@ -307,7 +311,7 @@ def _finding(hang: Hang, behind: Sequence[Hang], job: HungJob) -> Finding:
     confidence = MEDIUM if hang.confirmed else LOW
     if hang.verdict == DEAD:
         confidence = HIGH  # two signs: it did not come, and gave no sign of life
-    if hang.verdict == STOPPED and hang.age_s < GIVEN_UP_S:
+    if hang.verdict == STOPPED and hang.age_s < GIVEN_UP_S and job.first not in hang.roots:
         confidence = LOW
     since_s, comm = hang.since_s, job.comm(hang.communicator)
     waiting = dict.fromkeys(name for one in (hang, *behind) for name in (*one.waiting, *one.behind))

@@ -36,13 +36,15 @@ KILL_WAIT_S = 45.0
 class Ending:
     """`state` is Slurm's word, empty if not known; `end_s` is Slurm's end, in Unix time.
 
-    Slurm's end is the time at which it began to end the job.
+    Slurm's end is the time at which it began to end the job. `failed_node`: the node of which Slurm
+    says that it failed and so ended the job; empty: none, or it does not say which.
     """
 
     state: str = ""
     end_s: float | None = None
     exit_code: int | None = None
     signal: int | None = None
+    failed_node: str = ""
 
     @property
     def is_over(self) -> bool:

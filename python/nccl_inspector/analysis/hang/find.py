@@ -96,11 +96,15 @@ def _verdict(graph: WaitGraph, place: OpPlace, picture: Picture, roots: Sequence
 
 @dataclass(frozen=True, slots=True)
 class _AtEnd:
-    """All processes with their names, and how the job ended."""
+    """All processes with their names, and how the job ended.
+
+    `first`: the name of the process that failed first, if Slurm's record tells; else empty.
+    """
 
     processes: Sequence[Process]
     names: Sequence[str]
     ending: Ending
+    first: str = ""
 
 
 def _called_last(process: Process, hung_id: int) -> tuple[Comm, int, int, int] | None:
@@ -290,13 +294,15 @@ def find_hangs(
     names: Sequence[str],
     ending: Ending,
     silences_ns: Sequence[float],
+    first: str = "",
 ) -> tuple[Hang, ...]:
     """Return the operations that never ended, one per communicator; those of roots come first.
 
     `processes` are in common time, and `names` are their names. `silences_ns`: for how long each
-    gave no sign of life before the last sign of any (analysis/clocks.py).
+    gave no sign of life before the last sign of any (analysis/clocks.py). `first`: the name of the
+    process that failed first (first_end.py); empty: not known.
     """
-    job = _AtEnd(processes, names, ending)
+    job = _AtEnd(processes, names, ending, first)
     runs = any(one.facts.state == RUNNING for one in processes)
     for look in looks_for(ending):
         if look.lived_on and runs:  # nothing has ended
@@ -348,9 +354,12 @@ def _have_crashed(graph: WaitGraph, wait: Wait, job: _AtEnd) -> bool:
     and they are one process, or all on one node. At any moment of a healthy job, all may be waiting
     for a rank that is always late. So either this wait is longer than those before, or the others
     waited for these ranks in a small share of the job's time. Of ranks that are all in the same
-    operation, it is not known which one crashed.
+    operation, it is not known which one crashed. If Slurm's record names the one that failed first,
+    it is that one or nobody.
     """
     roots = graph.roots(wait.place)
+    if job.first and [job.names[who] for who in roots] != [job.first]:
+        return False
     waiting = graph.waiting_for(roots)
     others = {
         who

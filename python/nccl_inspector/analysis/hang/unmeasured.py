@@ -9,7 +9,8 @@ from math import isfinite
 from nccl_inspector.analysis.coverage import Coverage
 from nccl_inspector.analysis.hang.describe import said_killed
 from nccl_inspector.analysis.hang.ending import Ending
-from nccl_inspector.analysis.next_command import show_journal
+from nccl_inspector.analysis.hang.first_end import FirstEnd
+from nccl_inspector.analysis.next_command import show_journal, show_node
 from nccl_inspector.analysis.places import Places
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
@@ -24,7 +25,7 @@ from nccl_inspector.model.card import (
     Period,
 )
 from nccl_inspector.model.process import KILLED, Process
-from nccl_inspector.model.wording import duration, elapsed, number, said_entity
+from nccl_inspector.model.wording import clock, duration, elapsed, number, said_entity
 
 DROPS_SHARE_MIN = 0.01  # of all operations
 _BEAT_S = 1.0  # a box beats once a second (plugin/beat)
@@ -44,7 +45,8 @@ class Ends:
     `silences_ns`: for how long each gave no sign of life while another still did
     (analysis/clocks.py). `doubt_ns`: the error of the comparison of the nodes' clocks. `waiting`:
     the names of processes that waited for another one, which is known; whenever they ended, they
-    only gave up. `how_ended`: as of HungJob (describe.py).
+    only gave up. `how_ended`: as of HungJob (describe.py). `first`: which task failed first, if
+    that is known of Slurm, and if no hang names somebody. `failed_node`: as of `find_failed_node`.
     """
 
     places: Places
@@ -53,6 +55,8 @@ class Ends:
     doubt_ns: float = 0.0
     waiting: frozenset[str] = frozenset()
     how_ended: Mapping[str, str] = field(default_factory=dict)
+    first: FirstEnd | None = None
+    failed_node: str = ""
 
 
 def find_replaced(processes: Sequence[Process]) -> frozenset[int]:
@@ -140,6 +144,58 @@ def _first_death(early: Sequence[_Killed], processes: int, ends: Ends, least_s: 
     )  # fmt: skip
 
 
+def _failed_first(first: FirstEnd, named: Sequence[tuple[str, Process]], ends: Ends) -> Finding:
+    """Return the finding about the task that failed first, as slurmstepd saw it."""
+    name, process = named[first.who]
+    who, at_s = ends.places.rank(name), first.end.at_ns / 1e9
+    lead_s = first.lead_s
+    rest, evidence = "", tuple[Evidence, ...]()
+    if lead_s is not None:
+        rest = f"; the next task ended {duration(lead_s * 1e9)} later"
+        before = "ended before the next task"
+        evidence = (Evidence("slurm", before, lead_s, "s", None, len(named)),)
+    inside = ""
+    if process.operations:
+        inside = " It was in an operation of NCCL, so no box tells that it was the first."
+    step = "the batch script" if first.end.step is None else f"step {first.end.step}"
+    died = said_killed(ends.how_ended.get(name) or first.end.words)
+    return Finding(
+        rule=rules.KILLED.id,
+        severity=rules.KILLED.severity,
+        confidence=MEDIUM if first.end.signal else LOW,
+        title=f"{said_entity(who)} {died} at {clock(at_s, '%H:%M:%S')}, before any other",
+        detail=f"Slurm saw task {first.end.task} of {step} end first{rest}. What it measured is "
+        f"whole up to the last event.{inside}",
+        period=Period(at_s, at_s + (lead_s or 0.0)),
+        entities=(who,),
+        evidence=evidence,
+        actions=(rules.KILLED.action,),
+        next=show_journal(who.node, at_s, at_s) if who.node else "",
+    )  # fmt: skip
+
+
+def _node_failed(ends: Ends) -> Finding:
+    """Return the finding about the node whose failure ended the job."""
+    node, by_slurm = ends.failed_node, bool(ends.ending.failed_node)
+    how = "Slurm names it as the failed node."
+    if not by_slurm:
+        how = (
+            "Slurm does not say which node it was. This is the only node that left no data, or "
+            "only data without an end of a task."
+        )
+    return Finding(
+        rule=rules.NODE_FAILED.id,
+        severity=rules.NODE_FAILED.severity,
+        confidence=HIGH if by_slurm else MEDIUM,
+        title=f"node {node} failed, so Slurm ended the job",
+        detail=how,
+        entities=_entities("node", [node]),
+        evidence=(Evidence("slurm", "failed nodes", 1, "nodes"),),
+        actions=(rules.NODE_FAILED.action,),
+        next=show_node(node),
+    )
+
+
 def _apart(killed: Sequence[_Killed]) -> str:
     """Return how far apart the last signs of life of processes were, as text.
 
@@ -172,6 +228,10 @@ def _killed(named: Sequence[tuple[str, Process]], ends: Ends) -> Iterator[Findin
     ]
     yield from _restarted([named[at][0] for at in sorted(replaced)], len(named))
     if not killed:
+        return
+    first = ends.first
+    if first and first.who not in replaced:
+        yield _failed_first(first, named, ends)
         return
     early, least_s = _find_early(killed, ends)
     if early:
@@ -312,7 +372,7 @@ def find_unmeasured(
     named = list(zip(names, processes, strict=True))
     operations = sum(comm.enqueued for one in processes for comm in one.comms)
     return (
-        *_killed(named, ends),
+        *([_node_failed(ends)] if ends.failed_node else _killed(named, ends)),
         *_missing(nodes_missing, len(processes), ranks_expected),
         *_dropped(coverage.dropped, operations),
         *_unheard(coverage, len(processes)),

@@ -4,6 +4,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from nccl_inspector.counters.counter_record import THERE, YES
 from nccl_inspector.counters.counter_table import CounterSpec
@@ -29,6 +30,7 @@ class State:
     unit: str
 
 
+@lru_cache(maxsize=4096)  # a large job has thousands of rises, at the times of few samples
 def clock(time_s: int) -> str:
     """Return date and time, UTC."""
     return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M:%S} UTC"

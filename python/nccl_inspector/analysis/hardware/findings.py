@@ -6,10 +6,10 @@ or GPU is compared with the others of its kind in the job: what all have is nois
 is not.
 """
 
+from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from nccl_inspector.analysis.hardware.counter_rules import OTHER_XID, RULES, XIDS, CounterRule
 from nccl_inspector.analysis.hardware.counter_words import (
@@ -21,8 +21,8 @@ from nccl_inspector.analysis.hardware.counter_words import (
     states_of,
     xid_words,
 )
+from nccl_inspector.analysis.hardware.other_devices import OtherDevices
 from nccl_inspector.analysis.next_command import show_gpu, show_nvlinks, show_port
-from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
 from nccl_inspector.counters.counter_record import THERE, YES
 from nccl_inspector.counters.counter_table import load_counters
 from nccl_inspector.counters.delta import STUCK
@@ -43,8 +43,6 @@ from nccl_inspector.model.card import (
 )
 from nccl_inspector.summary.codec import NodeSummary
 
-# A device stands out if it is this many spreads above the others, and this many times their median.
-Z_MIN, TIMES_MIN = 5.0, 3.0
 _GB = 1e9
 # By kind of device (counters/counters.tsv); pressure of a node has no finding.
 _RULES = {
@@ -85,27 +83,35 @@ def _moved(device: DeviceCounters, what: str) -> int:
     return found
 
 
-def _rises(node: str, counters: NodeCounters) -> Iterator[_DeviceRise]:
-    for device in counters.devices:
-        elapsed_s = elapsed_of(counters.spans, device.kind)
-        moved_gb = _moved(device, "data") / _GB
-        for name, count in device.counts.items():
-            if (device.kind, name) in RULES:
-                weighed = count.total / (moved_gb or max(elapsed_s, 1))
-                yield _DeviceRise(node, device, name, count, elapsed_s, weighed)
+def _rises(counters: Mapping[str, NodeCounters]) -> Iterator[_DeviceRise]:
+    """Yield the counters that rose, or that are stuck and may have."""
+    for node, one in counters.items():
+        for device in one.devices:
+            risen = [
+                (name, count)
+                for name, count in device.counts.items()
+                # A reset alone is no event; a counter that is stuck may hide some.
+                if (count.total or STUCK in count.flags) and (device.kind, name) in RULES
+            ]
+            if not risen:
+                continue
+            elapsed_s = elapsed_of(one.spans, device.kind)
+            weight = _moved(device, "data") / _GB or max(elapsed_s, 1)
+            for name, count in risen:
+                yield _DeviceRise(node, device, name, count, elapsed_s, count.total / weight)
 
 
-def _stands_out(value: float, others: Sequence[float]) -> bool:
-    """Tell whether a value is much higher than those of the other devices."""
-    if not others:
-        return False
-    middle = median(others)
-    spread = MAD_TO_SIGMA * median(abs(one - middle) for one in others)
-    return value > TIMES_MIN * middle and value - middle > Z_MIN * spread
+def _devices_with(counters: Iterable[NodeCounters]) -> Tally[tuple[str, str]]:
+    """Return how many devices have each counter, in the order in which they were first seen."""
+    alike = Tally((device.kind, tuple(device.counts)) for one in counters for device in one.devices)
+    found: Tally[tuple[str, str]] = Tally()
+    for (kind, names), devices in alike.items():
+        found.update({(kind, name): devices for name in names})
+    return found
 
 
-def _severity(rise: _DeviceRise, rule: CounterRule, others: Sequence[float]) -> Severity:
-    if rule.alone and not _stands_out(rise.weighed, others):
+def _severity(rise: _DeviceRise, rule: CounterRule, all_weighed: OtherDevices) -> Severity:
+    if rule.alone and not all_weighed.stands_out(rise.weighed):
         return INFO
     if rule.share and not _is_share(rise, rule.share):
         return INFO
@@ -140,12 +146,23 @@ def _worst(severities: Iterable[Severity]) -> Severity:
 
 @dataclass(frozen=True, slots=True)
 class _JudgedRise:
-    """A rise with its severity, and the median of the other devices."""
+    """A rise with its severity, and the totals of all devices to compare it with."""
 
     rise: _DeviceRise
     severity: Severity
-    others: int
-    others_median: float
+    totals: OtherDevices
+
+    @property
+    def others(self) -> int:
+        """How many other devices have the counter."""
+        return self.totals.count
+
+    @property
+    def others_median(self) -> float:
+        """The median of the other devices; 0 if there are none."""
+        rise = self.rise
+        known = load_counters()[rise.device.kind, rise.name]
+        return self.totals.median(float(known.said(rise.count.total)))
 
     def counter(self) -> Counter:
         """Return the counter for the card."""
@@ -167,22 +184,21 @@ class _JudgedRise:
         )  # fmt: skip
 
 
-def _judge(rises: Sequence[_DeviceRise]) -> Iterator[_JudgedRise]:
+def _judge(counters: Mapping[str, NodeCounters]) -> Iterator[_JudgedRise]:
     """Yield the counters that rose, with their severity compared with the other devices."""
     like: dict[tuple[str, str], list[_DeviceRise]] = defaultdict(list)
-    for rise in rises:
+    for rise in _rises(counters):
         like[rise.device.kind, rise.name].append(rise)
-    for (kind, name), group in like.items():
-        known = load_counters()[kind, name]
+    for key, devices in _devices_with(counters.values()).items():
+        group = like.get(key)
+        if group is None:
+            continue
+        said, rest = load_counters()[key].said, devices - len(group)
+        totals = OtherDevices((float(said(rise.count.total)) for rise in group), rest)
+        weighed = OtherDevices((rise.weighed for rise in group), rest)
         for rise in group:
-            # A reset alone is no event; a counter that is stuck may hide some.
-            if not rise.count.total and STUCK not in rise.count.flags:
-                continue
-            others = [one for one in group if one is not rise]
-            weighed = [one.weighed for one in others]
-            totals = [float(known.said(one.count.total)) for one in others]
-            severity = _severity(rise, RULES[kind, name], weighed) if rise.count.total else INFO
-            yield _JudgedRise(rise, severity, len(others), median(totals) if totals else 0.0)
+            severity = _severity(rise, RULES[key], weighed) if rise.count.total else INFO
+            yield _JudgedRise(rise, severity, totals)
 
 
 def _beside(told: _JudgedRise) -> str:
@@ -194,24 +210,26 @@ def _beside(told: _JudgedRise) -> str:
     return f"{words}, median of {others}: {told.others_median:.3g}"
 
 
-def _finding(node: str, device: DeviceCounters, told: Sequence[_JudgedRise]) -> Finding | None:
+def _finding(
+    node: str, device: DeviceCounters, told: Sequence[_JudgedRise], states: Sequence[State]
+) -> Finding | None:
     """Return the finding about one device; None if there is only information."""
     bad = [one for one in told if one.severity != INFO]
-    found = [(_severity_of(device, state), state) for state in states_of(device)]
+    found = [(_severity_of(device, state), state) for state in states]
     severity = _worst([*(one.severity for one in bad), *(bad_by for bad_by, _ in found)])
     if severity == INFO:
         return None
-    states = [state.words for _, state in found]
+    words = [state.words for state in states]
     name = f"{node} {device_name(device)}"
-    first = [*states, *(f"{one.rise.name} rose" for one in bad)][0]
-    more = len(states) + len(bad) - 1
+    first = [*words, *(f"{one.rise.name} rose" for one in bad)][0]
+    more = len(words) + len(bad) - 1
     actions = dict.fromkeys(RULES[device.kind, one.rise.name].action for one in bad)
     return Finding(
         rule=_RULES[device.kind].id,
         severity=severity,
         confidence=MEDIUM,
         title=f"{name}: {first}{f' and {more} more' if more else ''}",
-        detail="; ".join([*states, *map(_beside, bad)]) + ". Other jobs on the node count too.",
+        detail="; ".join([*words, *map(_beside, bad)]) + ". Other jobs on the node count too.",
         period=_period(one.rise.count for one in bad),
         entities=(Entity("port" if device.kind == "port" else "gpu", name),),
         evidence=tuple(one.evidence() for one in bad),
@@ -268,47 +286,48 @@ def _severity_of(device: DeviceCounters, state: State) -> Severity:
     return WARNING if back else CRITICAL
 
 
-def _rows(node: str, counters: NodeCounters, told: Iterable[_JudgedRise]) -> Iterator[Counter]:
-    """Yield the card's counters of a node's links and GPUs, bad or not."""
+def _rows(told: Iterable[_JudgedRise]) -> Iterator[Counter]:
+    """Yield the card's counters that rose and that are bad, or worth a line in any case."""
     for one in told:
-        known = load_counters()[one.rise.device.kind, one.rise.name]
-        if known.told or one.severity != INFO:
+        if one.severity != INFO or load_counters()[one.rise.device.kind, one.rise.name].told:
             yield one.counter()
-    for device in counters.devices:
-        for state in states_of(device):
-            yield Counter(
-                node, device_name(device), device.kind, state.name, state.delta, state.unit,
-                _severity_of(device, state), state.words,
-            )  # fmt: skip
+
+
+def _state_rows(node: str, device: DeviceCounters, states: Iterable[State]) -> Iterator[Counter]:
+    for state in states:
+        yield Counter(
+            node, device_name(device), device.kind, state.name, state.delta, state.unit,
+            _severity_of(device, state), state.words,
+        )  # fmt: skip
+
+
+def _xid_rows(node: str, counters: NodeCounters) -> Iterator[Counter]:
     for (gpu, number), times in _seen(counters.xids).items():
         severity = XIDS.get(number, OTHER_XID).severity
         words = xid_words(number, times)
         yield Counter(node, gpu, "xid", f"XID {number}", len(times), "events", severity, words)
 
 
-def _kept(counters: Mapping[str, NodeCounters]) -> Iterator[tuple[str, DeviceCounters]]:
-    for node, one in counters.items():
-        for device in one.devices:
-            if device.kind != "node":
-                yield node, device
-
-
 def find_hardware(summaries: Sequence[NodeSummary]) -> Hardware:
     """Return the findings and counters of the links and GPUs of a job's nodes."""
     counters = {one.head.node: one.counters for one in summaries if one.counters is not None}
-    rises = [rise for node, one in counters.items() for rise in _rises(node, one)]
+    judged = list(_judge(counters))
     by_device: dict[tuple[str, str, str], list[_JudgedRise]] = defaultdict(list)
-    by_node: dict[str, list[_JudgedRise]] = defaultdict(list)
-    for told in _judge(rises):
+    for told in judged:
         by_device[told.rise.node, told.rise.device.kind, told.rise.device.name].append(told)
-        by_node[told.rise.node].append(told)
     findings: list[Finding] = []
-    for node, device in _kept(counters):
-        finding = _finding(node, device, by_device[node, device.kind, device.name])
-        findings += [finding] if finding else []
+    rows = list(_rows(judged))
     for node, one in counters.items():
+        for device in one.devices:
+            rises = by_device.get((node, device.kind, device.name), ())
+            states = list(states_of(device))
+            rows += _state_rows(node, device, states)
+            if (rises or states) and device.kind != "node":
+                finding = _finding(node, device, rises, states)
+                findings += [finding] if finding else []
+    for node, one in counters.items():
+        rows += _xid_rows(node, one)
         findings += _xid_findings(node, one)
-    rows = [row for node, one in counters.items() for row in _rows(node, one, by_node[node])]
     return Hardware(
         tuple(sorted(findings, key=lambda one: (-SEVERITIES.index(one.severity), one.title))),
         tuple(

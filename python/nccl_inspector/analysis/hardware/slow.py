@@ -7,14 +7,13 @@ CPUs, which compute more slowly.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from nccl_inspector.analysis.hardware.counter_rules import THROTTLES, XIDS
 from nccl_inspector.analysis.hardware.counter_words import elapsed_of, share_of_time
-from nccl_inspector.analysis.straggler.queue_waits import GPU, HOST
+from nccl_inspector.analysis.hardware.other_devices import OtherDevices
 from nccl_inspector.counters.counter_table import load_counters
 from nccl_inspector.counters.node_counters import NodeCounters
-from nccl_inspector.model.card import CRITICAL, UNKNOWN, Evidence
+from nccl_inspector.model.card import CRITICAL, GPU, HOST, UNKNOWN, Evidence
 from nccl_inspector.summary.codec import NodeSummary
 
 THROTTLED_MIN = 0.01  # of the time
@@ -65,12 +64,12 @@ def _high(
         for device, share in _share(one, kind, name).items()
     }
     found = {}
+    others = OtherDevices(shares.values())
     for key, share in shares.items():
-        others = [value for other, value in shares.items() if other != key]
-        usual = median(others) if others else 0.0
+        usual = others.median(share)
         if share >= max(least, TIMES_MIN * usual):
-            reference = usual if others else None
-            count = len(others) or None
+            reference = usual if others.count else None
+            count = others.count or None
             found[key] = Evidence("counters", name, share, "share", reference, count)
     return found
 

@@ -178,6 +178,15 @@ def _by_constancy(records: Records, classes: Ints, rows: Ints, far: Floats, coun
     return _Clues(seen, told, here < there, told)
 
 
+def _of_several(classes: Ints, stage: Ints, rows: Ints, count: int) -> Mask:
+    """Tell which classes have rows of several stages."""
+    most, least = np.full(count, -1), np.full(count, 1 << 62)
+    np.maximum.at(most, classes[rows], stage[rows])
+    np.minimum.at(least, classes[rows], stage[rows])
+    found: Mask = most > least
+    return found
+
+
 def blocking(
     records: Records, place: Ints, stage: Ints, kind: Ints, position: Ints, waited: Floats
 ) -> tuple[Mask, float]:
@@ -200,7 +209,9 @@ def blocking(
     # Being nearer to this end than to that of the other stream does not prove that either is near.
     # To overrule it takes a clear slope: if hardly anybody waits, chance decides the slope.
     much = medians(classes[rows], waited[rows] - _MUCH_SHARE * far[rows], count) > 0
-    elsewhere = constant.told & ~constant.blocks
+    # If stages of a pipeline share a place of the pattern, their distances are not the same.
+    held = slope.told & slope.blocks & slope.clear & much & _of_several(classes, stage, rows, count)
+    elsewhere = constant.told & ~constant.blocks & ~held
     free = slope.told & ~slope.blocks & (~constant.told | (much & slope.clear))
     blocks = ~elsewhere & ~free
     told = constant.told | slope.told | queued

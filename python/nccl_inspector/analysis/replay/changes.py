@@ -40,11 +40,13 @@ _ALIKE_MAX = 3.0  # upper quartile of a place's gaps / lower quartile, if they a
 class Changes:
     """Factors and differences by row that undo what changed, and how large the change was by piece.
 
-    `transfer`: factor for T. `gap`: ns to add to own gaps. `grown`: own gaps of all ranks by piece
-    / usual gaps (NaN: nothing to compare). `error`: the part of that which may be chance.
+    `transfer`: factor for T; `brief`: the same by each operation, for slow times however short.
+    `gap`: ns to add to own gaps. `grown`: own gaps of all ranks by piece / usual gaps (NaN: nothing
+    to compare). `error`: the part of that which may be chance.
     """
 
     transfer: Floats
+    brief: Floats
     gap: Floats
     grown: Floats
     error: Floats
@@ -54,7 +56,8 @@ class Changes:
 def find_changes(records: Records, order: Order, gaps: Gaps) -> Changes:
     """Return what was slower at some times than at others."""
     pieces = int(records.piece.max()) + 1
-    return Changes(undo_longer(records, order), *_gaps(records, order, gaps, pieces))
+    longer = undo_longer(records, order)
+    return Changes(longer.lasting, longer.brief, *_gaps(records, order, gaps, pieces))
 
 
 def _by_run(records: Records, order: Order, rows: Ints) -> tuple[Ints, Mask]:

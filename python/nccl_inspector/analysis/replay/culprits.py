@@ -1,52 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes, or all of a node, delayed the others by their own doing, and what that cost.
+"""Which processes, or sets of them, delayed the others by their own doing, and what that cost.
 
 The cost is found by replay: the job with that process at its peers' pace. Peers that are late only
-because they waited for it elsewhere cost nothing, and are not accused.
+because they waited for it elsewhere cost nothing, and are not accused. The smallest set that
+explains the cost is named (late_sets.py).
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import comb, hypot
+from math import hypot
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, medians_of_others
+from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask
 from nccl_inspector.analysis.replay.costs import (
+    binomial_tail,
     piece_shares,
     replayed_s,
     standard_error,
     total_share,
 )
 from nccl_inspector.analysis.replay.first_steps import in_first_steps
+from nccl_inspector.analysis.replay.late_sets import LateSet, of_nodes, spread_of, suspicious
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.what_if import Piece, Replay, WhatIf
-from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
 
 SINGLES_MAX, NODES_MAX = 96, 64  # the most suspicious, which are replayed one by one
 _SUSPECT_SHARE = 0.01  # share of the time by which a suspect's own gaps exceed its peers'
 _SUSPECT_Z = 6.0  # the same in units of the spread over the ranks
-_MEMBER_OF_NODE = 0.7  # share of its node's cost that makes a process, not its node, the culprit
-_NODE_SUSPECTS = 0.6  # share of a node's processes that must be suspicious themselves
-_NODE_Z = 3.0
+# Share of its set's cost that makes a process, or a smaller late set, the culprit.
+_MEMBER_OF_SET, _SET_OF_SET = 0.7, 0.9
+# A set of this share of the processes has a part in what is usual: it is compared with the others.
+_LARGE_SET = 0.2
+_UNIT_SUSPECTS = 0.8  # share of a set's processes that makes it one of several that hide each other
 _ONCE_PIECES, _ONCE_SHARE = 4, 0.6
 _STEADY_PARTS_MIN = 6
 _ALONE_MIN = 4  # processes needed to tell that always the same one stands out
-_LONG_SHARE, _LONG_MIN = 0.3, 0.02  # long delays: least share of the longest one, and of a piece
+LONG_SHARE, _LONG_MIN = 0.3, 0.02  # long delays: least share of the longest one, and of a piece
 LATE_NS_MIN = 100_000.0  # a shorter excess does not count as late
+# A delay is far longer than those of others if it is this many times as long as their longest:
+# delays of random length reach twice that. Of the others, this quantile, because some may be late
+# themselves. One delay alone is `once`.
+FAR_TIMES, FAR_OTHERS = 4.0, 0.75
+_FAR_MIN = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
     """One cause of delay; shares are of the job's time."""
 
-    members: tuple[int, ...]  # one process, or all of a node
-    node: str  # empty: it is one process
+    members: tuple[int, ...]  # one process, or all of a set
+    among: LateSet | None  # None: it is one process
     cost_share: float
     error_share: float  # standard error of the cost, over the pieces
-    typical_share: float  # cost of the median process (or node) of this job
+    typical_share: float  # cost of the median process (or set of its sort) of this job
     once: bool  # one single piece has most of the cost: it may have happened once
     saved_ns: float  # in the replayed pieces
     late_ns: float  # median excess of the gaps that make up most of its lateness
@@ -57,6 +65,7 @@ class Culprit:
     pieces: tuple[tuple[int, int, float], ...]
     steady: float = 0.0  # standard errors above 0, without the most extreme part
     chance: float = 1.0  # probability that the same one is late so often, if it could be anyone
+    far_share: float = 0.0  # share of its lateness in delays far longer than any of the others'
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,8 @@ class FoundCulprits:
     seconds: float  # time that could be replayed
     pieces: int
     imbalance_share: float  # what all processes together at the usual pace would save
+    runs: "Runs"
+    dismissed_share: float = 0.0  # what lateness costs that is not proved to be more than chance
 
 
 def own_excess(order: Order, usual: Floats) -> tuple[Floats, Mask]:
@@ -76,34 +87,32 @@ def own_excess(order: Order, usual: Floats) -> tuple[Floats, Mask]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Runs:
+class Runs:
     """Runs of operations with one cause: owner, longest excess, and whether at the job's start.
+
+    `rows`: of the records, the one with the longest excess.
 
     Operations that were put in (hidden_barriers.py) are left out: they begin when the operation
     before ends, so nobody is late for them.
     """
 
+    rows: Ints
     owner: Ints
     longest: Floats
     starting: Mask
 
 
-def _runs(records: Records, order: Order, excess: Floats, known: Mask) -> _Runs:
+def _find_runs(records: Records, order: Order, excess: Floats, known: Mask) -> Runs:
+    """Return the runs of all processes; excess and mask are of `own_excess`."""
     told = ~np.array([comm.hidden for comm in records.comms])[records.comm]
     rows = np.flatnonzero(known & (order.cause >= 0) & told)
     if not len(rows):
-        return _Runs(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, bool))
+        return Runs(rows, np.zeros(0, np.int64), np.zeros(0), np.zeros(0, bool))
     at = np.lexsort((excess[rows], order.cause[rows]))
     last = np.append(np.flatnonzero(np.diff(order.cause[rows][at])), len(rows) - 1)
     chosen = rows[at[last]]
     starting = in_first_steps(records, order)[chosen]
-    return _Runs(records.member[chosen], excess[chosen], starting)
-
-
-def spread_of(values: Floats) -> tuple[float, float]:
-    """Return the median of values, and their deviation from it as a standard deviation."""
-    middle = float(np.median(values))
-    return middle, MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
+    return Runs(chosen, records.member[chosen], excess[chosen], starting)
 
 
 def _parts(pieces: Sequence[Piece], column: int, lengths: Floats) -> Floats:
@@ -140,20 +149,10 @@ def _chance(own: Floats, every: Floats) -> float:
     """
     if len(every) < _ALONE_MIN:
         return 1.0
-    long_ = own >= max(float(own.max(initial=0.0)) * _LONG_SHARE, _LONG_MIN)
+    long_ = own >= max(float(own.max(initial=0.0)) * LONG_SHARE, _LONG_MIN)
     least = float(own[long_].min()) if long_.any() else 1.0
     count = int((every >= least).sum())
-    return min(1.0, len(every) * _binomial_tail(int(long_.sum()), count, 1 / len(every)))
-
-
-def _binomial_tail(count: int, trials: int, share: float) -> float:
-    """Return the probability of `count` or more successes in `trials`, each with chance `share`."""
-    return float(
-        sum(
-            comb(trials, each) * share**each * (1 - share) ** (trials - each)
-            for each in range(count, trials + 1)
-        )
-    )
+    return min(1.0, len(every) * binomial_tail(int(long_.sum()), count, 1 / len(every)))
 
 
 def _suspicious(wall: Floats, present: Ints) -> tuple[int, ...]:
@@ -173,89 +172,61 @@ def find_culprits(
     """Return which processes or nodes cost how much; `nodes` is by process."""
     excess, known = own_excess(order, usual)
     present = np.unique(records.member)
-    runs = _runs(records, order, excess, known)
+    runs = _find_runs(records, order, excess, known)
     span = spans(records)
     wall = np.zeros(records.members)
     np.add.at(wall, runs.owner, runs.longest)
     wall = np.divide(wall, span, out=np.zeros_like(wall), where=span > 0)
     positive = np.zeros(records.members)
     np.add.at(positive, runs.owner, np.maximum(runs.longest, 0.0))
-    singles = [(int(one),) for one in present[np.argsort(-positive[present])][:SINGLES_MAX]]
-    by_node: dict[str, list[int]] = defaultdict(list)
-    for one in present.tolist():
-        by_node[nodes[one]].append(one)
-    several = {name: tuple(found) for name, found in by_node.items() if len(found) > 1}
-    if len(several) < 2:
-        several = {}
-    ranked = sorted(several, key=lambda name: -float(positive[list(several[name])].sum()))
-    groups = [several[name] for name in ranked[:NODES_MAX]]
+    singles: list[tuple[int, ...]] = [
+        (int(one),) for one in present[np.argsort(-positive[present])][:SINGLES_MAX]
+    ]
+    by_node = of_nodes(present, nodes)
+    by_node.sort(key=lambda one: -float(positive[list(one.members)].sum()))
+    sets = suspicious(by_node[:NODES_MAX], records, wall, present)
     suspects = _suspicious(wall, present)
     everybody = tuple(present.tolist())
-    asked: list[tuple[int, ...]] = [*singles, *groups, everybody]
-    if len(suspects) > 1:
-        asked.append(suspects)
-    answers = replay.ask([WhatIf(members) for members in asked])
+    sorts: list[list[tuple[int, ...]]] = [singles]
+    sorts += ([one.members for one in sort] for sort in sets.sorts if sort)
+    late = {one.members: one for one in sets.late}
+    asked: list[tuple[int, ...]] = list(
+        dict.fromkeys([*(one for sort in sorts for one in sort), *late, everybody])
+    )
+    answers = replay.ask([_question(replay, members, late, len(present)) for members in asked])
     if not answers:
-        return FoundCulprits((), 0.0, 0, 0.0)
+        return FoundCulprits((), 0.0, 0, 0.0, runs)
     columns = {members: 1 + place for place, members in enumerate(asked)}
-    costs = [total_share(answers, 1 + place) for place in range(len(asked))]
-    # The cost that chance gives a process or a node: the median of the others of its sort.
-    typical = _typical(singles, columns, costs) | _typical(groups, columns, costs)
+    costs = {members: total_share(answers, column) for members, column in columns.items()}
     lengths = _lengths(answers)
-    tables = [
-        np.stack([_parts(answers, columns[one], lengths) for one in sort])
-        for sort in (singles, groups)
-        if sort
-    ]
-    common_error = float(np.median([standard_error(own, lengths) for own in tables[0]]))
+    sort_of = {members: sort for sort in reversed(sorts) for members in sort}
+    parts = {members: _parts(answers, columns[members], lengths) for members in sort_of}
+    common_error = float(np.median([standard_error(parts[one], lengths) for one in singles]))
     by_piece = np.stack([piece_shares(answers, columns[one]) for one in singles])
     found = []
-    node_costs = {
-        members: costs[asked.index(members)]
-        for members in groups
-        if _all_of_node(wall, present, members)
-    }
-    taken = _choose(singles, node_costs, costs)
-    if len(suspects) > 1:
-        alone = _alone(replay, suspects, costs[-1])
-        taken = _merge(taken, alone)
+    taken = _choose({one: costs[one] for one in singles}, late, costs)
+    taken = _merge(taken, _alone(replay, _units(suspects, taken, late)))
     for members, cost in sorted(taken.items(), key=lambda one: -one[1]):
         column = columns.get(members)
         shares = piece_shares(answers, column) if column is not None else np.zeros(len(answers))
         if column is not None and abs(total_share(answers, column)) < cost / 2:
             shares = shares * 0 + cost  # its cost alone was found by another question
-        # It is compared with the others, whose cost is as uncertain.
-        sort = groups if len(members) > 1 else singles
-        rest = np.array([one != members for one in sort])
-        table = tables[len(members) > 1]
-        among = np.maximum(np.median(table[rest], axis=0), 0.0) if rest.any() else 0.0
+        # It is compared with the others of its sort, whose cost is as uncertain. What chance gives
+        # is the median of theirs.
+        rest = [one for one in sort_of.get(members, ()) if one != members]
+        among = np.maximum(np.median([parts[one] for one in rest], axis=0), 0.0) if rest else 0.0
+        common = float(np.median([costs[one] for one in rest])) if rest else 0.0
         error = steady = 0.0
         if column is not None:
             own = _parts(answers, column, lengths)
             error = hypot(standard_error(own, lengths), common_error)
             steady = _steady(own - among, lengths)
-        common = typical.get(members, 0.0)
-        one = _culprit(answers, members, nodes, cost, shares, common, error, runs)
+        one = _culprit(answers, members, late.get(members), cost, shares, common, error, runs)
         single = len(members) == 1 and column is not None
         chance = _chance(piece_shares(answers, columns[members]), by_piece) if single else 1.0
-        found.append(replace(one, steady=steady, chance=chance))
-    return FoundCulprits(
-        tuple(found),
-        replayed_s(answers),
-        len(answers),
-        costs[asked.index(everybody)],
-    )
-
-
-def _typical(
-    sort: Sequence[tuple[int, ...]],
-    columns: Mapping[tuple[int, ...], int],
-    costs: Sequence[float],
-) -> dict[tuple[int, ...], float]:
-    """Return for each of a sort (processes or nodes) the median cost of the others."""
-    own = np.array([costs[columns[members] - 1] for members in sort])
-    others = medians_of_others(np.zeros(len(own), np.int64), own)
-    return dict(zip(sort, np.nan_to_num(others).tolist(), strict=True))
+        far_share = _far_share(runs, members, present)
+        found.append(replace(one, steady=steady, chance=chance, far_share=far_share))
+    return FoundCulprits(tuple(found), replayed_s(answers), len(answers), costs[everybody], runs)
 
 
 def spans(records: Records) -> Floats:
@@ -272,61 +243,82 @@ def spans(records: Records) -> Floats:
     return found
 
 
-def _all_of_node(wall: Floats, present: Ints, members: tuple[int, ...]) -> bool:
-    """Tell whether nearly all processes of a node have longer gaps than those of other nodes.
-
-    This excludes processes that are late by chance and happen to share a node.
-    """
-    others = present[~np.isin(present, members)]
-    middle, spread = spread_of(wall[others])
-    least = max(_NODE_Z * spread, _SUSPECT_SHARE / 2)
-    return bool(np.mean(wall[list(members)] - middle >= least) >= _NODE_SUSPECTS)
+def _question(
+    replay: Replay,
+    members: tuple[int, ...],
+    late: Mapping[tuple[int, ...], LateSet],
+    present: int,
+) -> WhatIf:
+    """Return the question what a process or set costs; `present`: how many processes there are."""
+    if members in late and len(members) >= _LARGE_SET * present:
+        return WhatIf(gap=replay.to_others_pace(members))
+    return WhatIf(members)
 
 
 def _choose(
-    singles: Sequence[tuple[int, ...]],
-    nodes: Mapping[tuple[int, ...], float],
-    costs: Sequence[float],
+    singles: Mapping[tuple[int, ...], float],
+    late: Mapping[tuple[int, ...], LateSet],
+    costs: Mapping[tuple[int, ...], float],
 ) -> dict[tuple[int, ...], float]:
-    """Return the costs of processes; a node replaces its own if none of them explains its cost."""
-    found = dict(zip(singles, costs, strict=False))
-    for members, cost in nodes.items():
-        own = max((found.get((one,), 0.0) for one in members), default=0.0)
-        if own < _MEMBER_OF_NODE * cost:
-            for one in members:
-                found.pop((one,), None)
+    """Return the costs of processes and sets: the smallest that explain what there is to explain.
+
+    A set that is late together replaces what is inside it if none of that explains its cost.
+    `late`: the smallest sets first.
+    """
+    found = dict(singles)
+    for members in late:
+        inside = [one for one in found if set(one) <= set(members)]
+        cost = costs[members]
+        if all(
+            found[one] < (_SET_OF_SET if len(one) > 1 else _MEMBER_OF_SET) * cost for one in inside
+        ):
+            for one in inside:
+                del found[one]
             found[members] = cost
     return found
 
 
-def _alone(
-    replay: Replay, suspects: tuple[int, ...], together: float
-) -> dict[tuple[int, ...], float]:
+def _units(
+    suspects: Sequence[int],
+    taken: Mapping[tuple[int, ...], float],
+    late: Mapping[tuple[int, ...], LateSet],
+) -> list[tuple[int, ...]]:
+    """Return the sets and processes that may hide each other, without common members."""
+    units = [members for members in taken if len(members) > 1]
+    rest = set(suspects) - {one for members in units for one in members}
+    for members in sorted(late, key=len, reverse=True):
+        if len(rest & set(members)) >= _UNIT_SUSPECTS * len(members):
+            units.append(members)
+            rest -= set(members)
+    return [*units, *((one,) for one in suspects if one in rest)]
+
+
+def _alone(replay: Replay, units: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
     """Return what each of several suspects costs when the others are at the usual pace.
 
-    Two processes that are late by the same amount cost nothing one by one, because each hides the
-    other. What they cost together is divided between them.
+    Two that are late by the same amount cost nothing one by one, because each hides the other. What
+    they cost together is divided between them.
     """
-    some = suspects[:SINGLES_MAX]
-    rest = [tuple(other for other in suspects if other != one) for one in some]
-    answers = replay.ask([WhatIf(members) for members in (suspects, *rest)])
-    costs = [
-        max(total_share(answers, 1) - total_share(answers, 2 + place), 0.0)
-        for place in range(len(some))
-    ]
+    some = units[:SINGLES_MAX]
+    if len(some) < 2:
+        return {}
+    everyone = tuple(one for unit in units for one in unit)
+    rest = [tuple(one for one in everyone if one not in unit) for unit in some]
+    answers = replay.ask([WhatIf(members) for members in (everyone, *rest)])
+    together = total_share(answers, 1)
+    costs = [max(together - total_share(answers, 2 + place), 0.0) for place in range(len(some))]
     scale = min(1.0, together / sum(costs)) if sum(costs) > 0 else 0.0
-    return {(one,): cost * scale for one, cost in zip(some, costs, strict=True)}
+    return {unit: cost * scale for unit, cost in zip(some, costs, strict=True)}
 
 
 def _merge(
-    taken: dict[tuple[int, ...], float], alone: Mapping[tuple[int, ...], float]
+    taken: Mapping[tuple[int, ...], float], alone: Mapping[tuple[int, ...], float]
 ) -> dict[tuple[int, ...], float]:
-    """Return the costs with those of `alone`, unless a suspect's node already stands for it."""
-    inside = {one for members in taken if len(members) > 1 for one in members}
-    found = dict(taken)
-    for members, cost in alone.items():
-        if members[0] not in inside:
-            found[members] = max(found.get(members, 0.0), cost)
+    """Return the costs with those of `alone`; a set replaces what is inside it."""
+    inside = {(one,) for unit in alone if len(unit) > 1 for one in unit}
+    found = {members: cost for members, cost in taken.items() if members not in inside}
+    for unit, cost in alone.items():
+        found[unit] = max(found.get(unit, 0.0), cost)
     return found
 
 
@@ -342,15 +334,31 @@ def _half_of_all(amounts: Floats) -> float:
     return float(ordered[np.searchsorted(total, total[-1] / 2)])
 
 
+def _far_share(runs: Runs, members: tuple[int, ...], present: Ints) -> float:
+    """Return the share of some processes' lateness in delays far longer than those of the others.
+
+    A delay of ten seconds where the others are late by milliseconds needs no statistics.
+    """
+    others = present[~np.isin(present, members)]
+    mine = runs.longest[np.isin(runs.owner, members) & (runs.longest > 0)]
+    if not len(others) or not len(mine):
+        return 0.0
+    longest = np.zeros(int(present.max()) + 1)
+    np.maximum.at(longest, runs.owner, runs.longest)
+    usual = float(np.quantile(longest[others], FAR_OTHERS, method="higher"))
+    far = mine[mine >= max(FAR_TIMES * usual, LATE_NS_MIN)]
+    return float(far.sum() / mine.sum()) if len(far) >= _FAR_MIN * len(members) else 0.0
+
+
 def _culprit(
     answers: Sequence[Piece],
     members: tuple[int, ...],
-    nodes: Sequence[str],
+    among: LateSet | None,
     cost: float,
     shares: Floats,
     typical: float,
     error: float,
-    runs: _Runs,
+    runs: Runs,
 ) -> Culprit:
     weights = np.array([one.length for one in answers])
     mine = np.isin(runs.owner, members)
@@ -362,7 +370,7 @@ def _culprit(
     once = len(parts) >= _ONCE_PIECES and total > 0 and float(parts.max()) > _ONCE_SHARE * total
     return Culprit(
         members=members,
-        node=nodes[members[0]] if len(members) > 1 else "",
+        among=among,
         cost_share=cost,
         error_share=error,
         typical_share=typical,

@@ -288,8 +288,9 @@ def fill_holes(records: Records) -> Records:
         "joined": int(records.joined.max()) + number,
         "piece": np.repeat(records.piece[before].max(axis=1), many),
         "run": np.repeat(records.run[before].max(axis=1), many),
-        "shift": records.shift[before].ravel(),
     }
+    if records.within is not None:
+        rows["within"] = np.zeros(times * many, np.int64)
     both = {name: np.concatenate((getattr(records, name), rows[name])) for name in rows}
     order = np.lexsort((both["end"], both["begin"], both["member"]))
     columns: dict[str, Any] = {name: column[order] for name, column in both.items()}

@@ -20,15 +20,20 @@ from nccl_inspector.analysis.replay.costs import saved_share
 from nccl_inspector.analysis.replay.culprits import FoundCulprits
 from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.hidden_barriers import fill_holes
+from nccl_inspector.analysis.replay.late_calls import LateCalls, hidden_share, judge_calls
 from nccl_inspector.analysis.replay.late_causes import late_causes
+from nccl_inspector.analysis.replay.late_stages import late_stages
 from nccl_inspector.analysis.replay.met_outside import met_before
 from nccl_inspector.analysis.replay.order import Order, find_order
-from nccl_inspector.analysis.replay.outside_causes import outside_causes
+from nccl_inspector.analysis.replay.outside_causes import outside_causes, without_explained
 from nccl_inspector.analysis.replay.paths import Spot
 from nccl_inspector.analysis.replay.process_choice import Choice
 from nccl_inspector.analysis.replay.records import Records, RecordSource, gather
+from nccl_inspector.analysis.replay.stop_calls import judge_stops
 from nccl_inspector.analysis.replay.transfer_causes import ask_transfers, transfer_causes
 from nccl_inspector.analysis.replay.what_if import Replay
+from nccl_inspector.model.card import UNKNOWN
+from nccl_inspector.model.process import Samples
 
 # Limits of the evidence needed to say that a fault of 5 % would have shown.
 SEEN_RANKS_MIN, SEEN_JOINED_MIN, SEEN_SECONDS_MIN, SEEN_UNLIKE_MAX = 0.5, 0.5, 5.0, 0.7
@@ -48,6 +53,7 @@ class Judged:
     pieces: int = 0
     seconds: float = 0.0  # seconds that were replayed
     imbalance_share: float = 0.0
+    dismissed_share: float = 0.0  # what lateness costs that may be chance
     clear: float = 0.0  # share of the operations for which it is known what they depend on
     records: Records | None = None
     order: Order | None = None
@@ -55,6 +61,9 @@ class Judged:
     faster: Floats | None = None  # what to add to gaps if transfers are faster (bound_gaps.py)
     looked: int = 0  # processes whose records were read
     refused: Mapping[str, int] = field(default_factory=dict)  # unreadable ones, by reason
+    usual: Floats | None = None  # the gaps of all rows at their peers' pace
+    samples: Mapping[int, Samples] = field(default_factory=dict)  # that were read, by process
+    proves: bool = False  # what was found holds, although a fault of missing ranks would not show
 
     @property
     def active_s(self) -> float:
@@ -73,6 +82,17 @@ class Judged:
             factor[_of_kind(self.records, kind)] = value
         cost, error, _ = saved_share(ask_transfers(self.replay, [factor], self.faster), 0)
         return cost, error
+
+    def late_calls(self, cause: Cause) -> LateCalls | None:
+        """Return when the late processes of a cause called; None: not known."""
+        if self.records is None or self.order is None or self.usual is None:
+            return None
+        found = judge_calls(self.records, self.order, self.usual, cause.members, cause.late_ns)
+        if found is None or found.kind == UNKNOWN:
+            hidden = hidden_share(self.records, self.order, self.usual, cause.members)
+            stops = judge_stops(self.samples, cause.members, cause.late_ns, hidden)
+            found = stops or found
+        return found
 
     def queued_share(self, kinds: Iterable[tuple[int, int, int]]) -> float:
         """Return the share of operations of some kinds that began when their stream was free."""
@@ -93,15 +113,17 @@ def _of_kind(records: Records, kind: tuple[int, int, int]) -> Mask:
     return found
 
 
-def _seen(records: Records, order: Order, usual: Floats, found: FoundCulprits, looked: int) -> str:
+def _seen(
+    records: Records, order: Order, usual: Floats, found: FoundCulprits, looked: int, joined: float
+) -> str:
     """Return what is missing for a fault of 5 % to show; empty: nothing.
 
-    `looked`: in the records of how many processes a fault had to show.
+    `looked`: in the records of how many processes a fault had to show. `joined`: the share of the
+    operations of which enough ranks have records.
     """
     ranks = len(np.unique(records.member))
     if ranks < SEEN_RANKS_MIN * looked:
         return f"only {ranks} of {looked} processes have records"
-    joined = float(np.mean(~np.isnan(order.transfer)))
     if joined < SEEN_JOINED_MIN:
         return f"only {joined:.0%} of the sampled operations have records of all their ranks"
     if found.seconds < SEEN_SECONDS_MIN or found.pieces < 1:
@@ -142,14 +164,17 @@ def judge_records(
     late, found = late_causes(records, order, usual, nodes, replay)
     changes = find_changes(records, order, gaps)
     faster = gaps_if_faster(records, order, gaps)
-    causes = [
-        *late,
-        *transfer_causes(records, order, faster, replay, changes, spots),
-        *outside_causes(records, order, replay, changes),
-    ]
+    stages = late_stages(records, order, gaps, replay)
+    transfers = transfer_causes(records, order, faster, replay, changes, spots)
+    outside = outside_causes(records, order, replay, changes)
+    causes = [*late, *stages, *transfers, *without_explained(outside, transfers, stages)]
     looked = len(choice.members) if choice and choice.some else len(nodes)
     must = looked if choice and choice.by_busy else len(nodes)
-    why_not = _seen(records, order, usual, found, must)
+    whole = ~np.isnan(order.transfer)
+    why_not = _seen(records, order, usual, found, must, float(np.mean(whole)))
+    # What those that are there have in common is known, also if others are missing.
+    enough = float(np.mean(whole | ~np.isnan(order.waited)))
+    proves = not why_not or not _seen(records, order, usual, found, must, enough)
     return Judged(
         tuple(sorted(causes, key=lambda one: -one.cost_share)),
         not why_not,
@@ -157,6 +182,7 @@ def judge_records(
         found.pieces,
         found.seconds,
         found.imbalance_share,
+        found.dismissed_share,
         order.sure,
         records,
         order,
@@ -164,4 +190,7 @@ def judge_records(
         faster,
         looked,
         dict(refused),
+        usual,
+        {one.member: one.samples for one in sources},
+        proves,
     )

@@ -1,24 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranks, or all ranks of a node, were late by their own doing and made the others wait."""
+"""Which ranks, or sets of ranks, were late by their own doing and made the others wait.
+
+Some of that is the program's. In a mixture of experts each layer sends its tokens to the ranks with
+their experts, and back. A rank whose experts get more computes longer between these two exchanges,
+and in no other part of the step. A slow GPU is as slow in the rest of the layer, and a late host is
+late at any place. So neither hardware nor host is at fault, however many ranks at the same place of
+all groups are late.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats
-from nccl_inspector.analysis.replay.cause import LATE, TOLD_MIN, Cause
+from nccl_inspector.analysis.replay.arrays import Floats, Mask, medians, number_rows
+from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.costs import felt_later, period_of, total_share
 from nccl_inspector.analysis.replay.culprits import (
     Culprit,
     FoundCulprits,
+    Runs,
     find_culprits,
     own_excess,
     spans,
-    spread_of,
 )
+from nccl_inspector.analysis.replay.late_sets import spread_of
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.what_if import Replay, WhatIf
+from nccl_inspector.model.process import FUNCS, PEER_NONE
 
 _ERRORS = 4.0  # standard errors that a cost must be above 0
 _CHANCE_MAX = 1e-4  # chance that the long delays are always the same process's
@@ -29,8 +39,18 @@ _RARE_SHARE, _RARE_TIMES = 0.03, 8.0  # share of a process's gaps; times its usu
 _AT_START = 0.8  # share of its lateness
 _RARE_APART_S = 20.0  # average distance; a process that is late once per step is not rarely late
 
+# Of work that is uneven.
+_ALL_TO_ALL = FUNCS.index("AlltoAll")
+_SEND = FUNCS.index("Send")
+_RANKS_MIN = 3  # with two ranks, all peers are one
+_INSIDE_MIN = 0.8  # share of the lateness that lies between two exchanges of one communicator
+# Of the work between exchanges the experts' is a part, of a GPU all of it is slow: this share of it
+# is not late, by less than this share of what the latest places are.
+_REST_MIN, _REST_LATE_MAX = 0.2, 0.35
+_PLACES_MIN = 2  # forward and backward: late once in a step may be any wait
 
-def _leader(records: Records) -> int:
+
+def leader_of(records: Records) -> int:
     """Return the process that is rank 0 of the largest communicator; -1: none."""
     largest = max(records.comms, key=lambda comm: (comm.nranks, -comm.ordinal), default=None)
     return min(largest.members) if largest is not None and largest.members else -1
@@ -55,7 +75,7 @@ def _rare_gap(
 
 
 def _is_proved(one: Culprit, spread: float, usual_late: float) -> bool:
-    cost = one.cost_share - max(one.typical_share, 0.0)
+    cost = _net(one)
     if cost < max(TOLD_MIN, _SPREADS * spread):
         return False
     # In a short job the cost of its few parts varies; a process that is nearly always late, and the
@@ -67,7 +87,13 @@ def _is_proved(one: Culprit, spread: float, usual_late: float) -> bool:
         or cost >= _ERRORS * one.error_share
         or one.steady >= 2 * _ERRORS
         or one.chance <= _CHANCE_MAX
+        or cost * one.far_share >= TOLD_MIN
     )
+
+
+def _net(one: Culprit) -> float:
+    """Return what a culprit costs more than others do by chance."""
+    return max(one.cost_share - max(one.typical_share, 0.0), 0.0)
 
 
 def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
@@ -97,15 +123,19 @@ def late_causes(
     spread = spread_of(costs)[1] if len(costs) > 3 else 0.0
     late = [one.late_share for one in found.culprits if len(one.members) == 1]
     usual_late = float(np.median(late)) if late else 0.0
-    leader = _leader(records)
+    leader = leader_of(records)
     parts = replay.part[np.unique(records.member)]
     causes = []
     proved = [one for one in found.culprits if _is_proved(one, spread, usual_late)]
     guilty = tuple({member for one in proved for member in one.members})
     factor = _felt_later(replay, guilty) if guilty else 1.0
     broken = (int(records.run.max()) + 1) / max(found.pieces, 1)
-    for one in proved:
-        cost = (one.cost_share - max(one.typical_share, 0.0)) * factor
+    exchanging = _exchanges(records)
+    dismissed = [one for one in found.culprits if one not in proved]
+    # What costs this much is told, though it may be chance.
+    doubtful = [one for one in dismissed if _net(one) >= COST_MIN]
+    for one in [*proved, *doubtful]:
+        cost = _net(one) * factor
         rare = False
         if len(one.members) == 1:
             rare, long_ns = _mostly_rare(records, order, usual, one, replay)
@@ -123,7 +153,9 @@ def late_causes(
                 end,
                 whole,
                 members=one.members,
-                node=one.node,
+                among=one.among,
+                uneven=bool(exchanging.any())
+                and _is_uneven(records, order, usual, exchanging, one.members, found.runs),
                 late_ns=one.late_ns,
                 late_share=one.most_share,
                 rare=rare,
@@ -132,10 +164,58 @@ def late_causes(
                 leader=one.members == (leader,),
                 victims=_victims(records, one.members),
                 saved_s=one.saved_ns * factor / 1e9,
+                doubtful=one in doubtful,
                 part=int(np.sum(parts == replay.part[one.members[0]])) if np.ptp(parts) else 0,
             )
         )
-    return causes, found
+    told = sum(_net(one) for one in proved)
+    rest = max(sum(map(_net, dismissed)), found.imbalance_share - told, 0.0)
+    return causes, replace(found, dismissed_share=rest)
+
+
+def _exchanges(records: Records) -> Mask:
+    """Tell which communicators exchange all with all: by AlltoAll, or a Send to each other rank."""
+    count = len(records.comms)
+    found: Mask = np.bincount(records.comm[records.func == _ALL_TO_ALL], minlength=count) > 0
+    sends = np.flatnonzero((records.func == _SEND) & (records.peer != PEER_NONE))
+    if len(sends):
+        cell = number_rows(records.comm[sends], records.member[sends])
+        pair = np.unique(np.stack((cell, records.peer[sends])), axis=1)
+        peers = np.bincount(pair[0], minlength=int(cell.max()) + 1)[cell]
+        sizes = np.array([one.nranks for one in records.comms], np.int64)[records.comm[sends]]
+        all_of = sends[(peers >= sizes - 1) & (sizes >= _RANKS_MIN)]
+        found = found | (np.bincount(records.comm[all_of], minlength=count) > 0)
+    return found
+
+
+def _is_uneven(
+    records: Records,
+    order: Order,
+    usual: Floats,
+    exchanging: Mask,
+    members: Sequence[int],
+    runs: Runs,
+) -> bool:
+    """Tell whether late processes are late only in the part of a layer that is between exchanges.
+
+    `exchanging`: by communicator.
+    """
+    mine = np.isin(runs.owner, members)
+    rows, excess = runs.rows[mine], runs.longest[mine]
+    between = exchanging[records.comm[rows]]
+    cause = order.cause[rows]
+    between &= records.comm[cause] == records.comm[rows]
+    late = np.maximum(excess, 0.0)
+    if not between.any() or late[between].sum() < _INSIDE_MIN * late.sum():
+        return False
+    rows, cause, excess = rows[between], cause[between], excess[between]
+    spot = number_rows(order.spot[rows], order.spot[cause])
+    count = int(spot.max()) + 1
+    longer = medians(spot, excess / np.maximum(usual[rows], 1.0), count)
+    work = np.bincount(spot, usual[rows], minlength=count)
+    rest = longer < _REST_LATE_MAX * longer.max()
+    places = np.count_nonzero(~rest)
+    return bool(places >= _PLACES_MIN and work[rest].sum() >= _REST_MIN * work.sum())
 
 
 def _mostly_rare(

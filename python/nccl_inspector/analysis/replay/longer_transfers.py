@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transfers that took longer at some times than at others, and what they would have taken.
 
-Each kind of operation is compared with itself in the better pieces of time. What is slow all the
-time has no better time to be compared with.
+Each kind of operation is compared with itself at the best of times. What is slow all the time has
+no better time to be compared with. Slow times of a piece or more show by the medians of pieces,
+shorter ones (congestion for some seconds) by operations that are slow one after the other.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,41 +21,74 @@ from nccl_inspector.analysis.replay.arrays import (
     quantiles,
 )
 from nccl_inspector.analysis.replay.order import Order, cost_of_bytes
-from nccl_inspector.analysis.replay.paths import path_numbers
+from nccl_inspector.analysis.replay.paths import path_numbers, transfer_times
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.model.process import PEER_NONE
 
 LONGER = 1.15  # T of a piece / its baseline, from which on the piece is slow
-_STILL_LONGER = 1.07  # the same for a neighbour of a slow piece
+_STILL_LONGER = 1.04  # the same for a neighbour of a slow piece
 _BASE_QUANTILE = 0.25  # the baseline's quantile over the pieces: the median of the better half
 _PIECES_MIN = 4
 _PATH_ROWS_MIN = 8  # median rows of one path per piece that are enough to judge the path alone
 _EDGE_PARTS = 8  # parts of a piece in which a slow time begins or ends
+# The best state of a job that changes all the time: the best of so many parts of it, each of some
+# pieces.
+_STATES, _STATE_PIECES_MIN = 16, 3
+# Short slow times: of each kind of operation at its place in the pattern that many are needed.
+_PLACE_ROWS_MIN = 8
+_BRIEF_SHARE_MAX = 0.4  # share of slow operations, above which their time is not short
+# If slow operations come together by chance, `share` of them follow a slow one. These many times
+# more, and by this many standard deviations, is no chance.
+_TOGETHER_TIMES, _TOGETHER_Z = 3.0, 4.0
+_BRIEF_MIN = 2  # operations that are slow one after the other
 
 
-def undo_longer(records: Records, order: Order) -> Floats:
-    """Return for each row the factor that makes its T that of other times; 1: it is as usual."""
+@dataclass(frozen=True, slots=True)
+class Longer:
+    """Factors by row that make T that of the best times; 1: it is as usual.
+
+    `lasting`: by the medians of pieces; `brief`: by operations that are slow one after the other,
+    if that is no chance.
+    """
+
+    lasting: Floats
+    brief: Floats
+
+
+def undo_longer(records: Records, order: Order) -> Longer:
+    """Return for each row the factors that make its T that of other times."""
     kind = _kinds(records)
-    count = int(kind.max()) + 1
     factor = np.ones(len(records))
-    rows = np.flatnonzero(~np.isnan(order.transfer) & (order.transfer > 0))
+    times, bound = transfer_times(records, order)
+    rows = np.flatnonzero(~np.isnan(times) & (times > 0) & ~bound)
     if not len(rows):
-        return factor
-    rate = cost_of_bytes(records, order.transfer)[rows]
-    cell = number_rows(kind[rows], records.piece[rows])
+        return Longer(factor, factor)
+    rate = cost_of_bytes(records, times)[rows]
+    factor[rows] = _undo_lasting(records, rows, kind[rows], rate)
+    brief = np.ones(len(records))
+    brief[rows] = _undo_brief(records, order, rows, kind[rows], rate)
+    return Longer(factor, brief)
+
+
+def _undo_lasting(records: Records, rows: Ints, kind: Ints, rate: Floats) -> Floats:
+    """Return the factors of slow times that the medians of pieces show, for some rows."""
+    count = int(kind.max()) + 1
+    cell = number_rows(kind, records.piece[rows])
     middle = medians(cell, rate, int(cell.max()) + 1)
     one = first_rows(cell)
-    kinds, pieces = kind[rows][one], records.piece[rows][one]
-    base = quantiles(kinds, middle, count, _BASE_QUANTILE)
+    kinds, pieces = kind[one], records.piece[rows][one]
+    best = _best_state(kinds, pieces, middle, count)
+    base = np.fmin(quantiles(kinds, middle, count, _BASE_QUANTILE), best)
     enough = np.bincount(kinds, minlength=count) >= _PIECES_MIN
     ratio = np.where(enough[kinds], middle / base[kinds], np.nan)
     slow = _in_slow_runs(ratio, kinds, pieces)
-    # It would have been what it was at all other times, better and worse ones.
+    # It would have been what it was at all other times, or at the best of them if it was never the
+    # same for long.
     fine = ~slow
-    fair = medians(kinds[fine], middle[fine], count)
+    fair = np.fmin(medians(kinds[fine], middle[fine], count), best)
     with np.errstate(invalid="ignore"):
         undo = np.fmin(np.where(slow, fair[kinds] / middle, 1.0), 1.0)
-    factor[rows] = undo[cell]
+    factor = undo[cell]
     edges = np.flatnonzero(_at_edges(slow, kinds, pieces)[cell])
     if len(edges):
         part = number_rows(cell[edges], parts_of_pieces(records, rows, _EDGE_PARTS)[edges])
@@ -60,8 +96,55 @@ def undo_longer(records: Records, order: Order) -> Floats:
         fair_then = fair[kinds][cell[edges]]
         with np.errstate(invalid="ignore"):
             longer = middles >= LONGER * fair_then
-        factor[rows[edges]] = np.where(longer, fair_then / middles, 1.0)
+        factor[edges] = np.where(longer, fair_then / middles, 1.0)
     return factor
+
+
+def _best_state(kinds: Ints, pieces: Ints, middle: Floats, count: int) -> Floats:
+    """Return for each kind its median in the best part of the job; NaN: there are too few pieces.
+
+    What gets slower all the time has no usual state. `kinds`, `pieces`: of each cell.
+    """
+    many = int(pieces.max()) + 1
+    states = min(_STATES, many // _STATE_PIECES_MIN)
+    if states < 2:
+        return np.full(count, np.nan)
+    state = number_rows(kinds, pieces * states // many)
+    value = medians(state, middle, int(state.max()) + 1)
+    enough = np.bincount(state) >= _STATE_PIECES_MIN
+    of_state = kinds[first_rows(state)]
+    return quantiles(of_state[enough], value[enough], count, 0.0)
+
+
+def _undo_brief(records: Records, order: Order, rows: Ints, kind: Ints, rate: Floats) -> Floats:
+    """Return the factors of slow times however short, for some rows.
+
+    An operation is compared with the same one of other steps, because a step may have longer and
+    shorter ones of a kind. That some take longer says nothing; that those which do come together,
+    does.
+    """
+    operation = number_rows(records.joined[rows])
+    head = first_rows(operation)
+    same = number_rows(kind[head], order.spot[rows[head]])
+    many = int(same.max()) + 1
+    usual = medians(same, rate[head], many)
+    ratio = np.where(np.bincount(same)[same] >= _PLACE_ROWS_MIN, rate[head] / usual[same], 1.0)
+    slow = ratio >= LONGER
+    share = np.bincount(kind[head], slow) / np.maximum(np.bincount(kind[head]), 1)
+    slow &= share[kind[head]] <= _BRIEF_SHARE_MAX
+    at = order_rows(kind[head], records.begin[rows[head]], records.begin[rows[head]])
+    of_kind, in_run = kind[head][at], records.run[rows[head]][at]
+    follows = (of_kind[1:] == of_kind[:-1]) & (in_run[1:] == in_run[:-1])
+    both = follows & slow[at][1:] & slow[at][:-1]
+    expected = np.bincount(of_kind[1:], follows * share[of_kind[1:]] ** 2, minlength=len(share))
+    together = np.bincount(of_kind[1:], both, minlength=len(share))
+    by_chance = expected + _TOGETHER_Z * np.sqrt(np.maximum(expected, 1.0))
+    both &= (together >= np.maximum(_TOGETHER_TIMES * expected, by_chance))[of_kind[1:]]
+    run = np.append(0, np.cumsum(~both))[: len(at)]
+    long = slow[at] & (np.bincount(run)[run] >= _BRIEF_MIN)
+    undo = np.ones(len(head))
+    undo[at[long]] = 1 / ratio[at[long]]
+    return undo[operation]
 
 
 def _kinds(records: Records) -> Ints:

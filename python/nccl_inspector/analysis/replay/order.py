@@ -21,9 +21,11 @@ from nccl_inspector.analysis.replay.kernels import kernels, streams
 from nccl_inspector.analysis.replay.pattern import positions
 from nccl_inspector.analysis.replay.records import SYNCHRONISING, Records
 from nccl_inspector.analysis.replay.stages import comm_classes, stages
-from nccl_inspector.model.process import PEER_NONE
+from nccl_inspector.model.process import FUNCS, PEER_NONE
 
+_RECV = FUNCS.index("Recv")
 _LEAVES_MAX = 0.02  # share of a kind's rows that end before the last rank begins
+_APART_NS = 50_000  # by which clocks differ at most, and the ends of one operation
 _HANDED_SHARE = 0.8  # share of a kind's operations that are not queued, and of their numbers
 _LARGE_CLASS = 20  # from 1 MB on, the time of a transfer is proportional to its bytes
 
@@ -44,30 +46,41 @@ class Order:
     spot: Ints  # rows at the same place of the repeated pattern, over ranks and time
     kernel: Ints  # rows of one kernel share it: the Sends and Recvs of one call
     sure: float  # share of rows whose pair of kinds the data tell
+    left: Mask  # its rank left the operation before the last one came, so it did not wait for it
 
 
-def _held_together(records: Records, kind: Ints, whole: Mask) -> Mask:
-    """Tell which rows are of kinds in which no rank leaves before the last has come.
+def _may_leave(records: Records, kind: Ints, whole: Mask) -> Mask:
+    """Tell which rows are of kinds in which a rank may leave before the last has come.
 
-    That holds for most functions. The sender of a Broadcast or Reduce may leave as soon as others'
-    buffers have all of it. Whether it does depends on size and algorithm, so that is measured.
+    In most functions none can: each needs something of all others, or of its peer. A rank that only
+    sends, in a Broadcast, Reduce or Send, may leave as soon as others' buffers have all of it.
+    Whether it does depends on size and algorithm, so that is measured.
     """
-    sure: Mask = np.isin(records.func, list(SYNCHRONISING)) | (records.peer != PEER_NONE)
-    asked = np.flatnonzero(whole & ~sure)
+    found: Mask = ~np.isin(records.func, [*SYNCHRONISING, _RECV])
+    asked = np.flatnonzero(whole & found)
     if not len(asked):
-        return sure
-    last = np.full(int(records.joined.max()) + 1, records.begin.min())
-    np.maximum.at(last, records.joined, records.begin)
-    early = records.end[asked] < last[records.joined[asked]]
+        return found
+    early = _ends_early(records)[asked]
     many = int(kind.max()) + 1
     seen = np.bincount(kind[asked], minlength=many)
     left = np.bincount(kind[asked], early, minlength=many)
     stays: Mask = (seen > 0) & (left <= _LEAVES_MAX * seen)
-    return sure | (whole & stays[kind])
+    return found & ~(whole & stays[kind])
 
 
-def _waits(records: Records, kind: Ints) -> tuple[Floats, Floats]:
-    """Return T of each row's operation, and how long the row waited in it; NaN: not known."""
+def _ends_early(records: Records) -> Mask:
+    """Tell which rows end clearly before the last rank of their operation begins it."""
+    last = np.full(int(records.joined.max()) + 1, records.begin.min())
+    np.maximum.at(last, records.joined, records.begin)
+    early: Mask = records.end < last[records.joined] - _APART_NS
+    return early
+
+
+def _waits(records: Records, kind: Ints) -> tuple[Floats, Floats, Mask]:
+    """Return T of each row's operation, how long the row waited in it, and whether it left early.
+
+    NaN: not known.
+    """
     count = int(records.joined.max()) + 1
     times = (records.end - records.begin).astype(float)
     shortest = np.full(count, np.inf)
@@ -75,9 +88,14 @@ def _waits(records: Records, kind: Ints) -> tuple[Floats, Floats]:
     have = np.bincount(records.joined, minlength=count)
     nranks = np.array([comm.looked for comm in records.comms], np.int64)[records.comm]
     whole = have[records.joined] >= np.where(records.peer != PEER_NONE, 2, nranks)
-    waits = _held_together(records, kind, whole)
+    free = _may_leave(records, kind, whole)
     transfer = np.where(whole, shortest[records.joined], np.nan)
-    return transfer, np.where(waits, times - transfer, np.nan)
+    # Of a Send and its Recv, the longer one has waited.
+    waits = ~free | (records.peer != PEER_NONE)
+    # If ranks are missing, one of them may have come last: T is no more than an upper bound.
+    missing = np.array([comm.missing > 0 for comm in records.comms])[records.comm]
+    told = np.where(missing & (records.peer == PEER_NONE), np.nan, transfer)
+    return told, np.where(waits, times - transfer, np.nan), free & _ends_early(records)
 
 
 def _before(kernel: Ints, stream: Ints, in_stream: Ints) -> Ints:
@@ -197,7 +215,7 @@ def find_order(records: Records) -> Order:
         stage[records.member], records.run, classes, records.func, records.number,
         (records.peer != PEER_NONE).astype(np.int64),
     )  # fmt: skip
-    transfer, waited = _waits(records, kind)
+    transfer, waited, left = _waits(records, kind)
     position = positions(records, number_rows(classes, records.func))
     before = _before(kernel, stream, in_stream)
     queued = (before >= 0) & (records.begin - records.end[np.maximum(before, 0)] < QUEUED_NS)
@@ -225,7 +243,7 @@ def find_order(records: Records) -> Order:
     gap = np.where(cause >= 0, records.begin - records.end[np.maximum(cause, 0)], np.nan)
     return Order(
         stage, place, waited, transfer, before, cause, gap.astype(float), queued, blocks, spot,
-        kernel, sure,
+        kernel, sure, left,
     )  # fmt: skip
 
 

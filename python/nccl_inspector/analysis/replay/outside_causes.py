@@ -23,6 +23,8 @@ _OUTSIDE_PIECES_MIN, _OUTSIDE_SHARE_MAX = 8, 0.6
 _DENSE, _ELSEWHERE = 0.7, 0.3
 _ERRORS, _SPREAD_MIN, _REST_MIN = 4.0, 0.01, 4
 _ONE_STOP = 0.8  # share of a rank's extra time that is one stop
+# Shares of a slow time and of its cost from which on slow transfers explain it, or a slow stage.
+_EXPLAINED_TIME, _EXPLAINED_COST, _EXPLAINED_BY_STAGE = 0.5, 0.5, 1 / 1.5
 STANDSTILL_S_MIN = 60.0  # shorter ones are normal in many programs
 
 
@@ -118,13 +120,41 @@ def outside_causes(records: Records, order: Order, replay: Replay, changes: Chan
     return found
 
 
+def _is_explained(outside: Cause, by: Sequence[Cause], cost: float) -> bool:
+    """Tell whether one of some causes has most of a time, and this share of what it costs."""
+    least = _EXPLAINED_TIME * (outside.end - outside.start)
+    return any(
+        min(one.end, outside.end) - max(one.start, outside.start) >= least
+        and one.cost_share >= cost * outside.cost_share
+        for one in by
+    )
+
+
+def without_explained(
+    outside: Sequence[Cause], transfers: Sequence[Cause], stages: Sequence[Cause]
+) -> list[Cause]:
+    """Return the slow times outside communication that nothing else explains.
+
+    Gaps contain waits for transfers of which no record tells that they are waits, so they grow with
+    T. A stop is nothing that transfers explain. A stage that is slower makes all ranks slower.
+    """
+    slower = [one for one in stages if not one.uneven]
+    return [
+        one
+        for one in outside
+        if not _is_explained(one, slower, _EXPLAINED_BY_STAGE)
+        and (one.still or one.rare or not _is_explained(one, transfers, _EXPLAINED_COST))
+    ]
+
+
 def with_standstills(
     causes: Sequence[Cause], standstills: Sequence[Standstill]
 ) -> tuple[Cause, ...]:
     """Return the causes with the times in which the job stood still, the most costly first.
 
     Standstills cover the whole job and have exact costs, so they replace what the bursts say about
-    the same time.
+    the same time. Short ones are one cause together: many programs have them, and what they cost in
+    all is worth knowing.
     """
     some = [
         one
@@ -133,10 +163,17 @@ def with_standstills(
     ]
     # A longer slow time whose worst part is a standstill is one cause.
     some = [one for one in some if not any(_holds(cause, one) for cause in causes)]
+    short = [
+        one
+        for one in standstills
+        if one not in some and not any(_holds(cause, one) for cause in causes)
+    ]
+    together = [_short_ones(short)] if sum(one.lost_share for one in short) >= TOLD_MIN else []
+    gone = [*some, *(short if together else [])]
     kept = [
         cause
         for cause in causes
-        if cause.kind != OUTSIDE or not any(_common_s(cause, one) > 0 for one in some)
+        if cause.kind != OUTSIDE or not any(_common_s(cause, one) > 0 for one in gone)
     ]
     found = [
         Cause(
@@ -154,7 +191,27 @@ def with_standstills(
         )
         for one in some
     ]
-    return tuple(sorted([*kept, *found], key=lambda one: -one.cost_share))
+    return tuple(sorted([*kept, *found, *together], key=lambda one: -one.cost_share))
+
+
+def _short_ones(some: Sequence[Standstill]) -> Cause:
+    """Return several short standstills as one cause."""
+    lost_s = sum(one.lost_s for one in some)
+    return Cause(
+        OUTSIDE,
+        sum(one.lost_share for one in some),
+        0.0,
+        some[0].start_s * 10**9,
+        some[-1].end_s * 10**9,
+        False,
+        rare=len(some) >= HABIT_TIMES,
+        times=len(some),
+        late_ns=float(np.median([one.lost_s for one in some])) * 1e9,
+        ratio=float(np.median([one.ratio for one in some])),
+        saved_s=lost_s,
+        once=True,
+        still=2 * sum(not one.steps for one in some) >= len(some),
+    )
 
 
 def _common_s(cause: Cause, one: Standstill) -> float:

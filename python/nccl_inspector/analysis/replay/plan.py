@@ -24,7 +24,7 @@ from nccl_inspector.model.process import PEER_NONE
 
 EARLY = -1e18  # the end if nothing is needed
 _PARTS_MAX = 8  # the most Sends and Recvs of one kernel
-_TOLERANCE_NS = 50_000.0  # by which ends of one operation may differ
+_SORT_ROUNDS = 64  # operations that follow each other within what clocks may be off
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,13 @@ class Plan:
     begin: Floats
     taken: Floats  # from begin to end
     beyond: Floats  # from the begin of the last rank to the end
-    free: Mask  # the row did not wait for the last rank
+    free: Mask  # the rank left before the last one came
 
 
 def make_plan(records: Records, order: Order) -> Plan:
     """Return the plan: all rows in the order of replay."""
     joined = records.joined
-    last = np.full(int(joined.max()) + 1, -(1 << 62), np.int64)
-    np.maximum.at(last, joined, records.begin)
+    last = _last_begins(records, order)
     # An operation is computed when its last rank begins. All its rows are in one piece.
     piece_of = np.zeros(len(last), np.int64)
     piece_of[joined] = records.piece
@@ -87,6 +86,7 @@ def make_plan(records: Records, order: Order) -> Plan:
     begin = (records.begin[rows] - start[piece]).astype(float)
     end = (records.end[rows] - start[piece]).astype(float)
     beyond = end - np.maximum.reduceat(begin, first)[operation]
+    free = order.left[rows]
     if parts is not None:
         # If a kernel has several pairs, the shorter side of a pair contains less of the others'
         # waiting.
@@ -94,8 +94,7 @@ def make_plan(records: Records, order: Order) -> Plan:
         several = np.bincount(piece, parts[:, 0] != parts[:, -1], minlength=len(start)) > 0
         pairs = (records.peer[rows] != PEER_NONE) & several[piece]
         beyond = np.where(pairs, np.maximum(least, 0.0), beyond)
-    # A rank that ended before the last one came did not wait for it.
-    free = beyond < -_TOLERANCE_NS
+        free = free & ~pairs
     return Plan(
         rows,
         piece,
@@ -113,6 +112,29 @@ def make_plan(records: Records, order: Order) -> Plan:
         beyond,
         free,
     )
+
+
+def _last_begins(records: Records, order: Order) -> Ints:
+    """Return by operation when its last rank begins, in ns, but after all that it needs.
+
+    Clocks may be off by more than the time between two operations. What a process needs it did
+    itself, and the order of that is known from its own clock.
+    """
+    found = np.full(int(records.joined.max()) + 1, -(1 << 62), np.int64)
+    np.maximum.at(found, records.joined, records.begin)
+    sources, targets = [], []
+    for needed in (order.cause, order.before):
+        rows = np.flatnonzero(needed >= 0)
+        rows = rows[records.piece[needed[rows]] == records.piece[rows]]
+        sources.append(records.joined[needed[rows]])
+        targets.append(records.joined[rows])
+    source, target = np.concatenate(sources), np.concatenate(targets)
+    for _ in range(_SORT_ROUNDS):
+        wrong = found[source] >= found[target]
+        if not wrong.any():
+            break
+        np.maximum.at(found, target[wrong], found[source[wrong]] + 1)
+    return found
 
 
 def _ended_earlier(end: Ints, needed: Ints, parts: Ints | None, start: Ints, low: Ints) -> Floats:

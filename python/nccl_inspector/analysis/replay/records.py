@@ -59,12 +59,13 @@ class RecordedComm:
     ordinal: int
     members: tuple[int, ...]  # processes with records of it
     left_out: int = 0  # ranks whose records were not read
+    missing: int = 0  # ranks of which there are no records, and at least as many others have some
     hidden: bool = False  # its operations have no records and were put in (hidden_barriers.py)
 
     @property
     def looked(self) -> int:
-        """How many ranks have a record of an operation if none is missing."""
-        return self.nranks - self.left_out
+        """How many ranks have a record of an operation if they have all of them."""
+        return self.nranks - self.left_out - self.missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +85,14 @@ class Records:
     bytes: Ints
     begin: Ints
     end: Ints
-    queued: Ints
+    queued: Ints  # from the call to the begin; 0: not known
     joined: Ints  # rows of one operation share it
     piece: Ints  # the burst, or the piece of an unbroken run; numbers ascend with time
     run: Ints  # an unbroken run of records: a burst, or everything
     members: int  # processes of the job, with or without records
-    shift: Ints  # ns added to the process's own clock to get common time
     lost: int
     active_ns: int = 0  # time with operations, for which the records stand
+    within: Ints | None = None  # how exact `queued` is (SampleColumns.within_ns); None: exact
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -113,6 +114,7 @@ class _Raw:
     begin: Ints
     end: Ints
     queued: Ints
+    within: Ints
     group: Mask
 
     def take(self, which: Mask | Ints) -> "_Raw":
@@ -178,7 +180,9 @@ def _columns(source: RecordSource, comms: dict[CommKey, int], bursts: _Bursts) -
     columns, kinds = source.samples.columns(), source.samples.kinds
     which = columns.kind.astype(np.int64)
     begin = columns.start_ns + _shifts(source.samples, which, columns.start_ns)
-    end = begin + columns.time_ns
+    # By its own reading: a clock that drifts must not put an end behind the next begin.
+    ended = columns.start_ns + columns.time_ns
+    end = ended + _shifts(source.samples, which, ended)
     group = (columns.flags & SAMPLE_GROUP).astype(bool)
     for kind in kinds:
         comms.setdefault((kind.comm_id, kind.incarnation), len(comms))
@@ -200,6 +204,7 @@ def _columns(source: RecordSource, comms: dict[CommKey, int], bursts: _Bursts) -
         begin[rows],
         end[rows],
         columns.queued_ns[rows],
+        columns.within_ns[rows],
         group[rows],
     ]
 
@@ -332,6 +337,11 @@ def _cut_again(run: Ints, piece: Ints, pieces: Ints, aligned: Ints) -> Ints:
     return number_rows(run, np.clip(aligned, first[run], last[run]))
 
 
+def _missing(nranks: int, have: int) -> int:
+    """Return how many ranks lack records, if those that have some can speak for the others."""
+    return nranks - have if 0 < nranks - have <= have else 0
+
+
 def _comms(
     raw: _Raw, ids: dict[CommKey, int], sources: Sequence[RecordSource], left_out: Mapping[int, int]
 ) -> tuple[RecordedComm, ...]:
@@ -356,6 +366,7 @@ def _comms(
             ordinals[key],
             members[place],
             left_out.get(key[0], 0),
+            _missing(facts[key].nranks - left_out.get(key[0], 0), len(members[place])),
         )
         for key, place in ids.items()
     )
@@ -406,8 +417,7 @@ def gather(
     pieces, piece = np.unique(_piece_of(joined, raw.end, bursts.piece), return_inverse=True)
     run = bursts.runs(pieces, pieces if all_pieces is None else all_pieces)[piece]
     sure = np.isin(raw.func, list(SYNCHRONISING))
-    shift = align(raw.member, raw.end, sure, joined, piece)
-    begin, end = raw.begin + shift, raw.end + shift
+    begin, end = align(raw.member, raw.begin, raw.end, sure, joined, piece)
     if int(run.max()) + 1 < len(pieces):
         piece = _cut_again(run, piece, pieces, _piece_of(joined, end, bursts.piece))
     order = order_rows(raw.member, begin, end)
@@ -427,7 +437,7 @@ def gather(
         piece=piece[order],
         run=run[order],
         members=members,
-        shift=shift[order],
         lost=sum(source.samples.lost for source in sources),
         active_ns=active_ns,
+        within=raw.within[order],
     )

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Ints, distinct_pairs, first_rows, number_rows
+from nccl_inspector.analysis.replay.arrays import (
+    Ints,
+    Mask,
+    distinct_pairs,
+    first_rows,
+    number_rows,
+)
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.model.process import FUNCS, PEER_NONE
 
@@ -13,7 +19,7 @@ _SEND, _RECV = FUNCS.index("Send"), FUNCS.index("Recv")
 _EXCHANGE_SHARE = 0.98  # kernels with both / kernels with Sends or Recvs
 
 
-class _Sets:
+class Sets:
     """Sets of numbers (union-find)."""
 
     def __init__(self, count: int) -> None:
@@ -43,7 +49,7 @@ def stages(records: Records, kernel: Ints) -> Ints:
     pipeline. All others that share a communicator do the same work, unless the communicator
     contains two stages of a pipeline.
     """
-    pipelines, stages = _Sets(records.members), _Sets(records.members)
+    pipelines, stages = Sets(records.members), Sets(records.members)
     for one, others in _partners(records, kernel).items():
         pipelines.join((one, *others))
     for comm in records.comms:
@@ -79,11 +85,15 @@ def _partners(records: Records, kernel: Ints) -> dict[int, set[int]]:
     return found
 
 
-def parts_of_job(records: Records) -> Ints:
-    """Return for each process the number of its part of the job: no communicator joins parts."""
-    parts = _Sets(records.members)
-    for comm in records.comms:
-        parts.join(comm.members)
+def parts_of_job(records: Records, joining: Mask | None = None) -> Ints:
+    """Return for each process the number of its part of the job: no communicator joins parts.
+
+    `joining`: which communicators count; None: all.
+    """
+    parts = Sets(records.members)
+    for number, comm in enumerate(records.comms):
+        if joining is None or joining[number]:
+            parts.join(comm.members)
     return parts.numbers()
 
 

@@ -19,6 +19,7 @@ from nccl_inspector.analysis.replay.arrays import (
     Mask,
     distinct_pairs,
     last_before,
+    medians,
     number_rows,
     order_groups,
     order_rows,
@@ -171,6 +172,7 @@ class Replay:
         """Make the plan of all pieces."""
         self._records = records
         self._gaps = gaps.own, np.where(np.isnan(gaps.usual), gaps.own, gaps.usual)
+        self._order = order
         self._plan = make_plan(records, order)
         self.part = parts_of_job(records)  # by process
         self._pieces = _pieces(records, self._plan, self.part, order.blocks)
@@ -184,6 +186,21 @@ class Replay:
         own, usual = self._gaps
         mine = np.isin(self._records.member, members)
         return np.where(mine, np.nan_to_num(usual - own), 0.0)
+
+    def to_others_pace(self, members: Sequence[int]) -> Floats:
+        """Return by row what to add to gaps (ns) so that `members` have the pace of all others.
+
+        What is usual is a median that contains the others of a set. If it is a large part of its
+        peers, the median is not what the peers take.
+        """
+        own, usual = self._gaps
+        mine = np.isin(self._records.member, members)
+        order = self._order
+        place = number_rows(order.place, np.where(order.cause >= 0, order.place[order.cause], -1))
+        rest = np.flatnonzero(~mine & ~np.isnan(own))
+        theirs = medians(place[rest], own[rest], int(place.max()) + 1)[place]
+        target = np.where(np.isnan(theirs), usual, theirs)
+        return np.where(mine, np.nan_to_num(target - own), 0.0)
 
     def _moments(self, moment: Callable[["_Known"], int]) -> Ints:
         """Return for each row a moment of its piece."""

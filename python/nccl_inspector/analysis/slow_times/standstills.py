@@ -14,15 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nccl_inspector.analysis.slow_times.line_columns import Floats
-from nccl_inspector.box.layout import UNION_WINDOWS
-from nccl_inspector.model.process import NS_PER_S
+from nccl_inspector.analysis.slow_times.union_windows import UnionWindows, on_grid
 from nccl_inspector.summary.unpacked_samples import UnionColumns
 
-_LOW = 0.5  # a window is slow below this share of the usual operations
+_SLOW_MAX = 0.5  # share of slow windows, from which on nobody knows what is usual
+_PAIR = 0.65  # share of the usual operations of two windows: a stop of 7 s is divided between them
 _APART_MAX = 1  # usual windows that may lie between two slow ones of one time
 _DENSE = 0.8  # share of slow windows in such a time; with fewer, the program stops and goes
-_WHOLE_LIFE = 0.9  # share of the job that a process must have windows of
-_WINDOWS_MIN, _WINDOWS_MAX = 16, 2 * UNION_WINDOWS
 _ALL_QUANTILE, _ALL_SHARE = 0.1, 0.5  # this quantile must lose this share of the median
 _STEPS_MIN = 3  # windows with ended operations within the time
 _ALIKE_MIN = 0.5  # share of the usual time per operation that makes it one of the same steps
@@ -45,43 +43,6 @@ class Standstill:
     lost_share: float
     ratio: float
     steps: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _UnionWindows:
-    """Tables of processes x windows: operations that ended, and seconds inside operations."""
-
-    start_s: int
-    window_s: int
-    operations: Floats
-    busy_s: Floats
-
-
-def _on_grid(unions: Sequence[Sequence[UnionColumns]]) -> _UnionWindows | None:
-    """Return the windows of processes that have them for nearly all of the job; None: too few."""
-    used = [[one for one in some if len(one.start_s)] for some in unions]
-    used = [some for some in used if some]
-    if len(used) < 2:
-        return None
-    window_s = max(one.window_s for some in used for one in some)
-    firsts = np.array([min(int(one.start_s[0]) for one in some) for some in used]) // window_s
-    lasts = np.array([max(int(one.start_s[-1]) for one in some) for some in used]) // window_s
-    first, count = int(np.median(firsts)), int(np.median(lasts)) - int(np.median(firsts)) + 1
-    if not _WINDOWS_MIN <= count <= _WINDOWS_MAX:
-        return None
-    operations, busy_s = np.zeros((len(used), count)), np.zeros((len(used), count))
-    for place, some in enumerate(used):
-        for one in some:
-            at = one.start_s // window_s - first
-            inside = (at >= 0) & (at < count)
-            operations[place] += np.bincount(at[inside], one.operations[inside], count)
-            busy_s[place] += np.bincount(at[inside], one.busy_ns[inside] / NS_PER_S, count)
-    whole = np.minimum(lasts, first + count - 1) - np.maximum(firsts, first)
-    kept = whole >= _WHOLE_LIFE * (count - 1)
-    if kept.sum() < 2:
-        return None
-    busy_s = np.minimum(busy_s[kept], float(window_s))
-    return _UnionWindows(first * window_s, window_s, operations[kept], busy_s)
 
 
 def _slow_times(low: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:
@@ -109,23 +70,33 @@ def find_standstills(unions: Sequence[Sequence[UnionColumns]]) -> tuple[Standsti
     `unions` has those of each process. The begin and the end of a job are left out: at first data
     and caches warm up, and what the job writes at last is part of it.
     """
-    windows = _on_grid(unions)
-    if windows is None:
+    windows = on_grid(unions)
+    low = windows.low() if windows is not None else None
+    if windows is None or low is None or low.mean() > _SLOW_MAX:
         return ()
-    pooled = windows.operations.sum(axis=0)
-    usual = float(np.median(pooled[pooled > 0])) if (pooled > 0).any() else 0.0
-    low = pooled < _LOW * usual
-    if not usual or low.mean() > _LOW:
-        return ()
+    times = sorted([*_slow_times(low), *_halved(windows.operations.sum(axis=0), low)])
     return tuple(
         found
-        for first, last in _slow_times(low)
+        for first, last in times
         if (found := _standstill(windows, low, first, last)) is not None
     )
 
 
+def _halved(pooled: Floats, low: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:
+    """Yield pairs of windows between which a stop is divided, so that neither of them is slow."""
+    near = np.convolve(low, [1, 1, 1], "same") > 0
+    usual = float(np.median(pooled[~low]))
+    at = 1
+    while at < len(low) - 2:
+        both = pooled[at] + pooled[at + 1]
+        if not near[at] and not near[at + 1] and both < _PAIR * 2 * usual:
+            yield at, at + 1
+            at += 2
+        at += 1
+
+
 def _standstill(
-    windows: _UnionWindows, low: NDArray[np.bool_], first: int, last: int
+    windows: UnionWindows, low: NDArray[np.bool_], first: int, last: int
 ) -> Standstill | None:
     """Return a slow time; None: ranks waited in operations, so it has another cause."""
     idle_s = windows.window_s - windows.busy_s
@@ -137,7 +108,7 @@ def _standstill(
     # The windows next to it belong to it partly.
     there = slice(first - 1, last + 2)
     idle, done = idle_s[:, there].sum(axis=1), many[:, there].sum(axis=1)
-    lost = idle - done * each_s
+    lost = windows.longer_s(fair)[0][:, there].sum(axis=1)
     known = np.isfinite(lost)
     if known.sum() < 2:
         return None

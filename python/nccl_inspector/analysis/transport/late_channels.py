@@ -40,8 +40,11 @@ def late_channels_note(members: Sequence[Comm]) -> list[str]:
         if len(late) == 1
         else f"channels {numbers} of {used} end"
     )
+    # An older NCCL does not tell how many nodes there are.
+    several = any(one.nnodes != 1 for one in telling)
+    slow = "a rail of network adapters or a link" if several else "an NVLink, or PCIe"
     return [
         f"{who} {late_us:,.0f} us after the others, "
         f"{share:.0%} of an operation, on {len(telling)} of {len(looked)} ranks: what only "
-        "these channels use is slow, a rail of network adapters or a link"
+        f"these channels use is slow, {slow}"
     ]

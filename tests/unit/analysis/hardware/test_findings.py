@@ -57,6 +57,10 @@ def test_every_rule_is_about_a_counter_that_is_read() -> None:
     assert RULES.keys() <= load_counters().keys()
 
 
+def test_of_every_counter_with_a_rule_it_is_kept_when_it_rose() -> None:
+    assert all(load_counters()[key].dated for key in RULES)
+
+
 def test_a_port_that_lost_its_link_is_named_with_what_the_others_have() -> None:
     bad = port(link_error_recovery=3, local_ack_timeout_err=41)
     good = [port(link_error_recovery=0, local_ack_timeout_err=0) for _ in range(3)]

@@ -33,22 +33,19 @@ def ends(slow: range) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     return member, end, joined, piece_of, lacks
 
 
-def apart_ns(found: Ints, lacks: Ints) -> float:
+def aligned_ns(slow: range) -> float:
     """Return by how much two clocks are apart at most, where all are moved alike."""
-    wrong = (found - lacks).reshape(-1, RANKS)
+    member, end, joined, piece, lacks = ends(slow)
+    every: Mask = np.ones(len(end), dtype=bool)
+    _, found = align(member, end - MS, end, every, joined, piece)
+    wrong = (found - end - lacks).reshape(-1, RANKS)
     return float(np.ptp(wrong, axis=1).max())
 
 
 @pytest.mark.parametrize("slow", [range(0), range(8, 14), range(4), range(18, PIECES)])
 def test_a_slow_link_moves_no_clock(slow: range) -> None:
-    member, end, joined, piece, lacks = ends(slow)
-    every: Mask = np.ones(len(end), dtype=bool)
-    found = align(member, end, every, joined, piece)
-    # Half a piece of drift, for a piece has one shift.
-    assert apart_ns(found, lacks) < 2.5 * MS
+    assert aligned_ns(slow) < 0.1 * MS
 
 
 def test_where_ends_are_apart_all_the_time_they_are_taken_as_they_are() -> None:
-    member, end, joined, piece, lacks = ends(range(PIECES))
-    found = align(member, end, np.ones(len(end), dtype=bool), joined, piece)
-    assert apart_ns(found, lacks) < 45 * MS
+    assert aligned_ns(range(PIECES)) < 45 * MS

@@ -24,7 +24,7 @@ def of_rows(rows: list[tuple[int, int, int, float, float]], sizes: Ints) -> Reco
         comms=tuple(RecordedComm(at + 1, "tp", 2, 1, 0, (2 * at, 2 * at + 1)) for at in range(2)),
         member=member, comm=comm, func=same + 1, size_class=sizes[number % len(sizes)],
         number=number, peer=same + PEER_NONE, bytes=same + (1 << 24), begin=begin, end=end,
-        queued=same, joined=number * 2 + comm, piece=same, run=same, members=RANKS, shift=same,
+        queued=same, joined=number * 2 + comm, piece=same, run=same, members=RANKS,
         lost=0,
     )  # fmt: skip
 
@@ -195,7 +195,7 @@ def exchanges(ranks: int, speeds: float, apart_ns: float, seed: int = 7) -> Reco
         comm=same,
         func=func_of, size_class=same + 22, number=number, peer=peer_of, bytes=same + (1 << 22),
         begin=began, end=ended, queued=same, joined=joint, piece=same, run=same, members=ranks,
-        shift=same, lost=0,
+        lost=0,
     )  # fmt: skip
 
 

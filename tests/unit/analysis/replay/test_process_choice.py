@@ -26,7 +26,7 @@ LATE = f"rank {NODES // 2 * LOCAL + 3}"
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     reports = tmp_path_factory.mktemp("job") / "reports"
-    write_job(reports, NODES, MANY)
+    write_job(reports, NODES, MANY, counted=False)
     return load_summaries(JOB, reports, None)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from nccl_inspector.analysis.replay import records as records_module
+from nccl_inspector.analysis.replay.arrays import Ints
 from nccl_inspector.analysis.replay.bound_gaps import gaps_if_faster
 from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TRANSFER, Cause
 from nccl_inspector.analysis.replay.changes import find_changes
@@ -34,7 +35,7 @@ def _judge(job: StepJob, clocks_s: Sequence[float] = (), of_node: int = 4) -> Ju
 
 
 def _warned(judged: Judged) -> list[Cause]:
-    return [one for one in judged.causes if one.cost_share >= COST_MIN]
+    return [one for one in judged.causes if one.cost_share >= COST_MIN and not one.doubtful]
 
 
 def _true_cost(make: Make, fault: Fault, **more: float) -> float:
@@ -85,6 +86,46 @@ def test_clocks_that_are_seconds_apart_change_nothing(make: Make) -> None:
     apart, right = _judge(job, clocks_s).causes, _judge(job).causes
     assert [one.members for one in apart[:1]] == [(5,)]
     assert apart[0].cost_share == pytest.approx(right[0].cost_share, rel=0.1)
+
+
+@pytest.mark.parametrize("fault", [Fault((5,), 1.6), Fault((5,), 1.06)])
+@pytest.mark.parametrize(
+    "make", [partial(data_parallel, transfer_s=0.0001), tensor_and_data_parallel]
+)
+@pytest.mark.parametrize("drift_ppm", [pytest.param(3.0, marks=pytest.mark.long), 400.0])
+def test_what_a_rank_costs_is_known_however_fast_the_clocks_drift_apart(
+    make: Make, fault: Fault, drift_ppm: float
+) -> None:
+    nodes = np.random.default_rng(2).uniform(-drift_ppm, drift_ppm, 4)
+    job = make(fault=fault, steps=120)
+    drifts = np.repeat(nodes, 4).tolist()
+    judged = judge_records(job.sources(drifts_ppm=drifts), [""] * job.ranks, [0] * job.ranks)
+    assert judged.causes[0].members == (5,)
+    cost = _true_cost(make, fault, steps=120)
+    assert judged.causes[0].cost_share == pytest.approx(cost, rel=0.06, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("make", "off_us"),
+    [
+        *((partial(data_parallel, transfer_s=0.0001), off_us) for off_us in (20.0, 300.0)),
+        *((partial(tensor_and_data_parallel, layer_s=0.002), off_us) for off_us in (60.0, 500.0)),
+    ],
+)
+def test_a_clock_that_is_a_little_off_takes_nobody_out_of_an_operation(
+    monkeypatch: pytest.MonkeyPatch, make: Make, off_us: float
+) -> None:
+    # As if the clocks could not be compared better than that.
+    def badly(member: Ints, begin: Ints, end: Ints, *_: object) -> tuple[Ints, Ints]:
+        chance = np.random.default_rng(4)
+        off = chance.normal(0, off_us * 1e3, int(member.max()) + 1).astype(np.int64)[member]
+        return begin + off, end + off
+
+    monkeypatch.setattr(records_module, "align", badly)
+    fault = Fault((5,), 1.6)
+    found = _judge(make(fault=fault)).causes
+    assert found[0].members == (5,)
+    assert found[0].cost_share == pytest.approx(_true_cost(make, fault), rel=0.1)
 
 
 @pytest.mark.parametrize("records", [pytest.param(100_000, marks=pytest.mark.long), 32_000])
@@ -155,6 +196,23 @@ def test_one_rank_whose_pauses_are_rare_is_named_and_pauses_of_all_are_nobodys()
         1 - data_parallel(steps=400, seed=3).end_s / job([9]).end_s, rel=0.35
     )
     assert _warned(_judge(job(range(16)))) == []
+
+
+@pytest.mark.parametrize("pauses", [2, 3])
+def test_few_pauses_that_nobody_else_has_are_no_chance(pauses: int) -> None:
+    job = partial(data_parallel, steps=100 * pauses, seed=3)
+    paused = job(pauses=pauses, pauses_of=[9])
+    (found,) = _warned(_judge(paused))
+    assert found.members == (9,)
+    assert found.cost_share == pytest.approx(1 - job().end_s / paused.end_s, rel=0.2)
+
+
+def test_pauses_that_might_be_anybodys_are_told_and_accuse_nobody() -> None:
+    judged = _judge(data_parallel(steps=400, pauses=12, pauses_of=range(16), seed=3))
+    assert _warned(judged) == []
+    assert judged.dismissed_share >= COST_MIN
+    costly = [one for one in judged.causes if one.cost_share >= COST_MIN]
+    assert all(one.doubtful for one in costly)
 
 
 @pytest.mark.parametrize("late_s", [0.06, 0.09])
@@ -475,3 +533,28 @@ def test_shares_that_cannot_be_true_have_an_infinite_error_and_no_warning() -> N
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert standard_error(np.array([1e300, 0.0]), np.ones(2)) == math.inf
+
+
+def _without(job: StepJob, members: Sequence[int]) -> Judged:
+    """Return what the records say if those of some ranks are missing."""
+    sources = [one for one in job.sources() if one.member not in members]
+    nodes = [f"n{rank // 4}" for rank in range(job.ranks)]
+    return judge_records(sources, nodes, [rank % 4 for rank in range(job.ranks)])
+
+
+@pytest.mark.parametrize("make", [data_parallel, tensor_and_data_parallel])
+def test_a_slow_gpu_costs_what_it_costs_although_the_records_of_a_node_are_missing(
+    make: Make,
+) -> None:
+    fault = Fault((5,), 1.08)
+    judged = _without(make(fault=fault), range(12, 16))
+    assert judged.proves
+    (cause,) = _warned(judged)
+    assert cause.members == (5,)
+    assert cause.cost_share == pytest.approx(_true_cost(make, fault), rel=0.1)
+
+
+@pytest.mark.parametrize("make", [data_parallel, tensor_and_data_parallel])
+def test_nobody_is_accused_for_a_slow_gpu_whose_records_are_missing(make: Make) -> None:
+    judged = _without(make(fault=Fault((13,), 1.08)), range(12, 16))
+    assert not _warned(judged)

@@ -61,7 +61,7 @@ def job(direct: float, beside: float, slow_steps: range = SLOW_STEPS) -> Records
         comms=(RecordedComm(1, "world", RANKS, RANKS, 0, tuple(range(RANKS))),),
         member=member, comm=same, func=func, size_class=same + 22, number=number, peer=peer_of,
         bytes=same + (1 << 22), begin=begin, end=ended, queued=same, joined=joined_of,
-        piece=piece_of, run=same, members=RANKS, shift=same, lost=0,
+        piece=piece_of, run=same, members=RANKS, lost=0,
     )  # fmt: skip
 
 
@@ -69,8 +69,8 @@ def named(direct: float, beside: float) -> Where | None:
     records = job(direct, beside)
     order = find_order(records)
     changes = find_changes(records, order, find_gaps(records, order))
-    every = np.ones(len(records), dtype=bool)
-    return locate_then(records, changes.transfer, SLOW_PIECES, every, SPOTS)
+    then = np.isin(records.piece, SLOW_PIECES)
+    return locate_then(records, changes.transfer, then, SPOTS)
 
 
 def test_the_node_is_named_of_whose_links_alone_sends_were_slower() -> None:
@@ -132,7 +132,7 @@ def exchanges() -> Records:
         comms=(RecordedComm(1, "world", RANKS, 2, 0, tuple(range(RANKS))),),
         member=member, comm=same, func=func, size_class=same + 22, number=number, peer=peer_of,
         bytes=same + (1 << 22), begin=begin, end=ended, queued=same, joined=joined_of,
-        piece=number // STEPS, run=same, members=RANKS, shift=same, lost=0,
+        piece=number // STEPS, run=same, members=RANKS, lost=0,
     )  # fmt: skip
 
 

@@ -1,44 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole job that stands still outside communication, by how long its GPUs were in operations."""
 
-import numpy as np
 import pytest
 
 from nccl_inspector.analysis.replay.cause import LATE, OUTSIDE, Cause
 from nccl_inspector.analysis.replay.outside_causes import with_standstills
 from nccl_inspector.analysis.slow_times.standstills import Standstill, find_standstills
-from nccl_inspector.summary.unpacked_samples import UnionColumns
-
-WINDOW_S, WINDOWS, START_S = 10, 100, 1_795_000_000
-OPERATIONS, BUSY_S = 100, 2.0  # of a usual window
-RANKS = 8
-
-
-class Job:
-    """Windows of all ranks; each usual window has as many operations."""
-
-    def __init__(self) -> None:
-        self.operations = np.full((RANKS, WINDOWS), OPERATIONS)
-        self.busy_s = np.full((RANKS, WINDOWS), BUSY_S)
-
-    def slow(self, first: int, last: int, operations: int, ranks: slice = slice(None)) -> None:
-        """Let ranks end fewer operations in some windows, without waiting in them."""
-        self.operations[ranks, first : last + 1] = operations
-        self.busy_s[ranks, first : last + 1] = BUSY_S * operations / OPERATIONS
-
-    def unions(self) -> list[list[UnionColumns]]:
-        """Return what the boxes say of it; windows in which nothing ran are missing."""
-        found = []
-        for rank in range(RANKS):
-            at = np.flatnonzero((self.operations[rank] > 0) | (self.busy_s[rank] > 0))
-            zero = np.zeros(len(at), np.int64)
-            found.append([
-                UnionColumns(
-                    0, WINDOW_S, START_S + at * WINDOW_S, self.operations[rank, at], zero,
-                    np.rint(self.busy_s[rank, at] * 1e9).astype(np.int64), zero,
-                )
-            ])  # fmt: skip
-        return found
+from tests.support.window_jobs import BUSY_S, START_S, WINDOW_S
+from tests.support.window_jobs import WindowJob as Job
 
 
 def test_a_job_that_goes_on_as_ever_never_stands_still() -> None:
@@ -109,6 +78,14 @@ def test_operations_of_another_sort_are_no_steps() -> None:
     assert not found.steps
 
 
+def test_a_stop_that_two_windows_share_is_found() -> None:
+    job = Job()
+    for at in (20, 50, 80):
+        job.slow(at, at + 1, 55)
+    found = find_standstills(job.unions())
+    assert [one.lost_s for one in found] == pytest.approx([9.0] * 3, rel=0.02)
+
+
 def test_a_process_that_died_early_is_left_out() -> None:
     job = Job()
     job.slow(40, 59, 10)
@@ -145,8 +122,18 @@ def test_the_worst_part_of_a_longer_slow_time_is_not_told_twice() -> None:
     assert with_standstills([longer], [still(400, 500, 80.0)]) == (longer,)
 
 
-def test_what_is_short_or_costs_next_to_nothing_is_not_told() -> None:
-    assert with_standstills([], [still(400, 450, 40.0), still(600, 700, 3.0)]) == ()
+def test_what_costs_next_to_nothing_is_not_told() -> None:
+    assert with_standstills([], [still(400, 450, 1.5), still(600, 700, 2.0)]) == ()
+
+
+def test_short_standstills_are_told_with_what_they_cost_together() -> None:
+    piece = cause(OUTSIDE, 395, 412, 9.0)
+    some = [still(first, first + 20, 12.0) for first in range(100, 900, 100)]
+    (found,) = with_standstills([piece], some)
+    assert (found.times, found.late_ns, found.rare) == (8, 12e9, True)
+    assert found.cost_share == pytest.approx(0.096)
+    (alone,) = with_standstills([], [still(400, 450, 40.0)])
+    assert (alone.times, alone.rare) == (1, False)
 
 
 def test_rests_that_come_again_and_again_are_part_of_the_program() -> None:

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times in which one process, or all of a node, stood still while the others waited for it.
+
+Exact records are of bursts or pieces, and a stop that is rare is in few of them or in none. But for
+each window of the whole job it is known how long each GPU was in operations. While one process
+stands still, the others wait in an operation: it is outside for longer than usual, and they are
+inside for longer.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nccl_inspector.analysis.replay.cause import LATE, TOLD_MIN, Cause
+from nccl_inspector.analysis.replay.costs import WHOLE, binomial_tail
+from nccl_inspector.analysis.replay.culprits import LONG_SHARE
+from nccl_inspector.analysis.replay.late_sets import LateSet, Sort
+from nccl_inspector.analysis.slow_times.line_columns import Floats
+from nccl_inspector.analysis.slow_times.union_windows import UnionWindows, on_grid
+from nccl_inspector.model.process import NS_PER_S
+from nccl_inspector.summary.unpacked_samples import UnionColumns
+
+# Quantile over the processes of what all have in common. If a node of two stands still, half of the
+# processes do.
+_COMMON = 0.25
+_LEAST = 0.02  # share of a window from which on being late in it may be a stop
+_SHORT = 0.05  # share of a window that is too short for a stop
+# Stops are told if they are this many times as long as the longest of the others: those of random
+# length reach twice that. Of the others, this quantile, because some may be late themselves.
+_TIMES, _OTHERS = 4.0, 0.75
+# Shorter ones are told if it cannot be chance that nearly all are the same one's.
+_CHANCE_MAX = 1e-4
+_SAME = 0.5  # share of its stops at the times of others' stops that makes them the same seconds
+_WHOLE_SEEN = 0.9  # share of the time that was replayed, from which on the replay missed none
+_NODE_SHARE = 0.7  # of the stops of its worst process that makes it the node's
+_RARE = 0.5  # share of the windows; who stops more often than that is late all the time
+_ERROR = 0.05  # of the lost seconds, by the trials
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A time (Unix) in which somebody stood still; `lost_s`: for so long the others waited."""
+
+    start_s: int
+    end_s: int
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoneStops:
+    """The stops of one process, or of all processes of a node, in order of time."""
+
+    members: tuple[int, ...]
+    node: str  # empty: it is one process
+    stops: tuple[Stop, ...]
+
+    @property
+    def lost_s(self) -> float:
+        """For how long the others waited in all."""
+        return sum(one.lost_s for one in self.stops)
+
+    def cause(self, active_s: float, leader: int, ranks: int) -> Cause:
+        """Return them as a cause; `ranks`: how many wait, if not all of the job; else 0."""
+        start, end = self.stops[0].start_s, self.stops[-1].end_s
+        share = min(self.lost_s / active_s, 1.0)
+        return Cause(
+            LATE,
+            share,
+            _ERROR * share,
+            start * NS_PER_S,
+            end * NS_PER_S,
+            end - start >= WHOLE * active_s,
+            members=self.members,
+            among=LateSet(self.members, Sort.NODE, self.node) if self.node else None,
+            late_ns=float(np.median([one.lost_s for one in self.stops])) * NS_PER_S,
+            rare=True,
+            once=len(self.stops) == 1,
+            times=len(self.stops),
+            leader=self.members == (leader,),
+            saved_s=self.lost_s,
+            part=ranks,
+        )
+
+
+def find_lone_stops(
+    unions: Sequence[Sequence[UnionColumns]],
+    members: Sequence[int],
+    nodes: Sequence[str],
+    parts: Sequence[int],
+) -> tuple[LoneStops, ...]:
+    """Return who stood still while others waited, the most costly first.
+
+    `members`: the processes that the unions are of; `nodes` and `parts` (of the job, between which
+    nobody waits) are by process of the job.
+    """
+    windows = on_grid(unions)
+    low = windows.low() if windows is not None else None
+    if windows is None or low is None or low.all():
+        return ()
+    outside, inside = windows.longer_s(~low)
+    # What comes before the first usual window is the job's begin; after the last one is its end.
+    usual = np.flatnonzero(~low)
+    within = max(int(usual[0]), 1), min(int(usual[-1]) + 1, len(low) - 1)
+    who = np.array([members[place] for place in windows.places.tolist()])
+    of_part = np.array([parts[one] for one in who.tolist()])
+    found: list[LoneStops] = []
+    for part in np.unique(of_part).tolist():
+        mine = np.flatnonzero((of_part == part) & np.isfinite(outside).all(axis=1))
+        if len(mine) > 1:
+            names = [nodes[one] for one in who[mine].tolist()]
+            found += _of_part(windows, within, outside[mine], inside[mine], who[mine], names)
+    return _once_each(sorted(found, key=lambda one: -one.lost_s))
+
+
+def _once_each(found: Sequence[LoneStops]) -> tuple[LoneStops, ...]:
+    """Return the stops without those at the times of others, so that no second counts twice."""
+    kept: list[LoneStops] = []
+    taken: list[Stop] = []
+    for one in found:
+        again = sum(
+            stop.lost_s for stop in one.stops
+            if any(stop.start_s < other.end_s and other.start_s < stop.end_s for other in taken)
+        )  # fmt: skip
+        if again <= _SAME * one.lost_s:
+            kept.append(one)
+            taken += one.stops
+    return tuple(kept)
+
+
+def with_lone_stops(
+    causes: Sequence[Cause],
+    stops: Sequence[LoneStops],
+    active_s: float,
+    replayed_s: float,
+    leader: int,
+    parts: Sequence[int],
+) -> tuple[Cause, ...]:
+    """Return the causes with those of stops, the most costly first.
+
+    Stops are of the whole job, so they replace what a few pieces say of the same processes' rare
+    delays. Of what else is said of them, the more costly one is kept. `replayed_s`: for how long
+    there are exact records. `leader`, `parts`: as in late_causes.py.
+    """
+    found = list(causes)
+    whole = replayed_s >= _WHOLE_SEEN * active_s
+    several = len(set(parts)) > 1
+    for one in stops:
+        ranks = list(parts).count(parts[one.members[0]]) if several else 0
+        own = one.cause(active_s, leader, ranks)
+        alike = [
+            other for other in found
+            if other.kind == LATE and not set(other.members).isdisjoint(one.members)
+        ]  # fmt: skip
+        kept = [
+            other
+            for other in alike
+            if other.cost_share >= own.cost_share and not other.doubtful
+            if whole or not other.rare
+        ]
+        if own.cost_share >= TOLD_MIN and not kept:
+            found = [*(other for other in found if other not in alike), own]
+    return tuple(sorted(found, key=lambda other: -other.cost_share))
+
+
+def _of_part(
+    windows: UnionWindows,
+    within: tuple[int, int],
+    outside: Floats,
+    inside: Floats,
+    who: NDArray[Any],
+    nodes: Sequence[str],
+) -> list[LoneStops]:
+    common = np.quantile(outside, _COMMON, axis=0, method="lower")
+    of_rows = partial(
+        _Candidate, outside=outside, common=common, within=within, window_s=windows.window_s
+    )
+    singles = [of_rows([row]) for row in range(len(who))]
+    by_node: dict[str, list[int]] = defaultdict(list)
+    for row, node in enumerate(nodes):
+        by_node[node].append(row)
+    groups = [of_rows(rows) for rows in by_node.values() if len(rows) > 1]
+    found, of_node = [], set()
+    for one in groups if len(groups) > 1 else ():
+        stops = _told(windows, one, groups, inside)
+        worst_s = max(singles[row].sum_s for row in one.rows)
+        if stops and one.sum_s >= _NODE_SHARE * worst_s:
+            members = tuple(who[one.rows].tolist())
+            found.append(LoneStops(members, nodes[one.rows[0]], stops))
+            of_node.update(one.rows)
+    for one in singles:
+        stops = _told(windows, one, singles, inside) if one.rows[0] not in of_node else ()
+        if stops:
+            found.append(LoneStops((int(who[one.rows[0]]),), "", stops))
+    return found
+
+
+class _Candidate:
+    """A process or a node, by rows of the tables, and when it was late: window, window, seconds."""
+
+    def __init__(
+        self, rows: list[int], outside: Floats, common: Floats, within: tuple[int, int],
+        window_s: int,
+    ) -> None:  # fmt: skip
+        first, last = within
+        self.rows = rows
+        # What most of them have in common.
+        own = np.median(outside[rows], axis=0)
+        late = own - common
+        late[:first] = late[last:] = 0.0
+        self.windows = len(late)
+        stops = _stops(late, own, window_s)
+        self.stops = [one for one in stops if one[2] >= _SHORT * window_s]
+
+    @property
+    def lengths(self) -> Floats:
+        return np.array([length for *_, length in self.stops])
+
+    @property
+    def longest_s(self) -> float:
+        return float(self.lengths.max(initial=0.0))
+
+    @property
+    def sum_s(self) -> float:
+        return float(self.lengths.sum())
+
+
+def _told(
+    windows: UnionWindows, one: _Candidate, sort: Sequence[_Candidate], inside: Floats
+) -> tuple[Stop, ...]:
+    """Return the stops of one of a sort (processes or nodes) that are not chance."""
+    others = [other for other in sort if other is not one]
+    # What comes in most windows is no stop.
+    if not one.stops or not others or len(one.stops) > _RARE * one.windows:
+        return ()
+    usual_s = float(np.quantile([other.longest_s for other in others], _OTHERS))
+    least_s = _TIMES * usual_s
+    long_s = LONG_SHARE * one.longest_s
+    mine = int((one.lengths >= long_s).sum())
+    every = mine + sum(int((other.lengths >= long_s).sum()) for other in others)
+    if min(1.0, len(sort) * binomial_tail(mine, every, 1 / len(sort))) <= _CHANCE_MAX:
+        least_s = 0.0
+    rest = np.ones(len(inside), dtype=bool)
+    rest[one.rows] = False
+    waited = np.maximum(np.median(inside[rest], axis=0), 0.0)
+    found = []
+    for first, last, length_s in one.stops:
+        # The windows next to it may have some of the waiting.
+        lost_s = min(length_s, float(waited[max(first - 1, 0) : last + 2].sum()))
+        if length_s >= least_s and lost_s > 0:
+            at_s = windows.start_s + first * windows.window_s
+            found.append(Stop(at_s, at_s + (last - first + 1) * windows.window_s, lost_s))
+    return tuple(found)
+
+
+def _stops(late: Floats, own: Floats, window_s: int) -> list[tuple[int, int, float]]:
+    """Return first and last window of each time in which somebody was late, and the seconds.
+
+    An operation that began in the window before counts in the window in which it ended, so the
+    windows on both sides belong to it. `late`: for how much longer than the others it was outside
+    operations, `own`: than usual. The smaller one counts, because while the others wait in an
+    operation some go on with work that they would otherwise do outside.
+    """
+    at = np.flatnonzero(late >= _LEAST * window_s)
+    groups = np.split(at, np.flatnonzero(np.diff(at) > 2) + 1) if len(at) else []
+    found = []
+    for some in groups:
+        around = slice(max(int(some[0]) - 1, 0), int(some[-1]) + 2)
+        length_s = min(float(late[around].sum()), float(own[around].sum()))
+        found.append((int(some[0]), int(some[-1]), length_s))
+    return found

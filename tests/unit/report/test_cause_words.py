@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the findings of causes say, and which command they give to run next."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nccl_inspector.analysis.hang.ending import Ending
+from nccl_inspector.analysis.hardware.slow import SlowHardware
+from nccl_inspector.analysis.replay.cause import LATE, OUTSIDE, Cause
+from nccl_inspector.analysis.replay.judge import Judged
+from nccl_inspector.analysis.replay.late_calls import LateCalls
+from nccl_inspector.model.card import CANNOT_TELL, GPU, HOST, UNKNOWN, Evidence, Finding
+from nccl_inspector.report.causes import JobView, tell_causes
+from nccl_inspector.report.verdict import judge
+
+S = 10**9
+NO_HARDWARE = SlowHardware({}, {})
+LATE_RANK = Cause(LATE, 0.1, 0.001, 0, 100 * S, whole=True, members=(1,), late_ns=50e6,
+                  late_share=1.0)  # fmt: skip
+SLOWER = Cause(OUTSIDE, 0.05, 0.0, 20 * S, 80 * S, whole=False, ratio=1.25)
+
+
+class Told(Judged):
+    """Causes, and when those who are late called."""
+
+    calls: LateCalls | None = None
+
+    def late_calls(self, _: Cause) -> LateCalls | None:
+        """Return the same for all."""
+        return type(self).calls
+
+
+def findings(causes: Sequence[Cause], calls: LateCalls | None = None, seen: bool = True,
+             slow: SlowHardware = NO_HARDWARE) -> tuple[list[Finding], Any]:  # fmt: skip
+    """Return the findings of causes in a job of two ranks on two nodes, and the late ranks."""
+    process = SimpleNamespace(gpus=[], facts=SimpleNamespace(calls=0, call_ns=0))
+    view = JobView(cast(Any, [("n1", process), ("n2", process)]), ["rank 0", "rank 1"],
+                   ["GPU0", "GPU0"], 100.0, [])  # fmt: skip
+    judged = type("It", (Told,), {"calls": calls})(tuple(causes), seen)
+    told = tell_causes(judged, view, slow)
+    return [one for _, one in told.findings], told.stragglers
+
+
+def calls_of(kind: str, called_late_ms: float) -> LateCalls:
+    return LateCalls(kind, 40, 50e6, called_late_ms * 1e6, 1e6, 1e6, 2e6, 0.1)
+
+
+def test_a_late_host_is_said_with_how_late_it_calls_and_the_next_command_looks_at_its_cpus() -> (
+    None
+):
+    (found,), (row,) = findings([LATE_RANK], calls_of(HOST, 49.0))
+    assert (
+        "Its host called late: it begins 50.0 ms after the others because it calls 49.0 ms later"
+        in found.detail
+    )
+    assert "ps -eo" in found.next
+    assert "nvidia-smi" not in found.next
+    assert row.kind == HOST
+
+
+def test_a_slow_gpu_is_said_with_when_it_called_and_the_next_command_looks_at_it() -> None:
+    (found,), (row,) = findings([LATE_RANK], calls_of(GPU, 1.0))
+    assert "It called in time and its GPU was behind" in found.detail
+    assert found.next.startswith("ssh n2 nvidia-smi -q")
+    assert row.kind == GPU
+
+
+@pytest.mark.parametrize("calls", [None, calls_of(UNKNOWN, 20.0)])
+def test_if_neither_is_known_the_next_command_looks_at_both(calls: LateCalls | None) -> None:
+    (found,), (row,) = findings([LATE_RANK], calls)
+    assert "Whether its host or its GPU was late is not known" in found.detail
+    assert "ps -eo" in found.next
+    assert "nvidia-smi" in found.next
+    assert row.kind == UNKNOWN
+
+
+def test_if_calls_and_counters_contradict_each_other_neither_is_told() -> None:
+    hot = SlowHardware({("n2", "GPU0"): (Evidence("counters", "hw_thermal", 0.3, "share"),)}, {})
+    (found,), (row,) = findings([LATE_RANK], calls_of(HOST, 49.0), slow=hot)
+    assert "contradict each other" in found.detail
+    assert row.kind == UNKNOWN
+
+
+def test_a_rank_that_is_late_for_a_time_is_not_said_to_be_late_in_a_share_of_all_gaps() -> None:
+    (found,), _ = findings([replace(LATE_RANK, whole=False, start=60 * S, late_share=0.27)])
+    assert "27%" not in found.title
+    assert found.title.endswith("is late by 50.0 ms (median), for 40 s")
+
+
+def test_that_nobody_is_waited_for_is_not_said_beside_a_late_rank() -> None:
+    (alone,), _ = findings([SLOWER])
+    assert "The ranks do not wait for one of them" in alone.detail
+    (_, beside), _ = findings([LATE_RANK, SLOWER])
+    assert "do not wait for one of them" not in beside.detail
+    assert "besides that in which the others wait for rank 1" in beside.detail
+    (_, apart), _ = findings([replace(LATE_RANK, end=10 * S), SLOWER])
+    assert "The ranks do not wait for one of them" in apart.detail
+
+
+def test_nothing_slow_is_not_what_is_said_beside_a_rank_that_costs_much() -> None:
+    told, _ = findings([LATE_RANK], seen=False)
+    verdict = judge(
+        ending=Ending(""), no_data="", most_missing=False, findings=told, hangs=(), wall_s=100.0,
+        waiting_share=0.1, sampled=Judged(why_not="a node is missing"),
+    )  # fmt: skip
+    assert verdict.status == CANNOT_TELL
+    assert "nothing slow was found" not in verdict.summary
+    assert verdict.summary.startswith("rank 1 (n2 GPU0) is late by 50.0 ms")
+    assert verdict.summary.endswith("but another rank may be slower: a node is missing")
