@@ -124,9 +124,14 @@ bool late_look(struct track *track, unsigned comm, const struct box_op *op, uint
 	const struct track_comm *app = &track->comms[comm];
 	uint64_t until = atomic_load_explicit(&track->mixes[comm].clear_until_ns, relaxed);
 	uint16_t plan = clockmix_plan(atomic_load_explicit(&op->group, relaxed));
-	bool in_time = is_in_time(track, late, plan, index, stop_ns);
 	bool is_last = atomic_load_explicit(&app->index, relaxed) < index + LATE_TOLD ||
 	               atomic_load_explicit(&app->plan, relaxed) == plan;
+
+	if (track_likely(is_last && !late->count && !late->is_behind)) {
+		set_until(track, comm, stop_ns + LATE_GAP_NS > until ? stop_ns + LATE_GAP_NS : until);
+		return false;
+	}
+	bool in_time = is_in_time(track, late, plan, index, stop_ns);
 	bool is_wrong = contradicts(late, plan, atomic_load_explicit(&op->gpu_start_ns, relaxed));
 
 	until = late->count ? late->until_ns : until;
