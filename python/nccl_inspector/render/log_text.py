@@ -21,7 +21,9 @@ from nccl_inspector.render.text_layout import Item, Paint, bullet, join, paragra
 
 FORMAT = 1
 NO_LINES = "no line of NCCL's or of PyTorch's watchdog was found"
-NO_CAUSE = "something failed, and what failed first is not in this log: look at the other ranks'"
+NO_CAUSE = (
+    "something failed, and what failed first is not in this log: look at the logs of other ranks"
+)
 _FINDINGS_SHOWN = 12
 _QUOTED_CHARS = 300
 _PAINTS = {CRITICAL: Paint.CRITICAL, WARNING: Paint.WARNING}
