@@ -611,6 +611,15 @@ PROBE_WRONG: Final = Rule(
     "a link or a library is at fault. The finding does not say which.",
     action="take the nodes out of use until the cause is known; look for XIDs and ECC errors",
 )
+PROBE_FAILED: Final = Rule(
+    id=RuleId("probe-failed"),
+    about=About.PROBE,
+    severity=WARNING,
+    summary="nccl-tests ended with an error of NCCL or CUDA.",
+    meaning="The finding quotes what the program wrote. Behind the slash is the last warning of "
+    "NCCL. What it means is said if NCCL's own log has a rule for it.",
+    action="run it again with NCCL_DEBUG=INFO and give its output to nccl-inspector logs",
+)
 
 # In the order of this file; taken from the module itself, so that no entry is left out.
 RULES: Final = tuple(one for one in list(globals().values()) if isinstance(one, Rule))

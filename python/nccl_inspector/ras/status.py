@@ -17,12 +17,6 @@ _INT_MAX = (1 << 31) - 1
 _RANKS_MAX = 1 << 20  # of all communicators
 _COMMS_MAX = 1 << 16
 _CHECKS = Checks("ras")
-# ncclResult_t, for init_state and async_error.
-RESULTS = (
-    "", "unhandled CUDA error", "system error", "internal error", "invalid argument",
-    "invalid usage", "remote process error", "in progress",
-)  # fmt: skip
-IN_PROGRESS = 7
 # NCCL 2.28.9 leaves out a comma where it tells of a missing rank.
 _NO_COMMA = re.compile(rb'("nvml_dev": -?[0-9]{1,10})(\s{1,40}"status")')
 

@@ -80,13 +80,18 @@ def test_that_nothing_is_launched_is_said_and_accuses_nobody() -> None:
     )
 
 
-def test_an_asynchronous_error_is_named() -> None:
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [(1, "unhandled CUDA error (1)"), (6, "remote process error (6)"), (8, "timeout (8)"),
+     (77, "result 77")],
+)  # fmt: skip
+def test_an_asynchronous_error_is_named_as_nccls_own_table_has_it(result: int, words: str) -> None:
     healthy = recorded("healthy-2.32.3")
-    status = parse_status(healthy.replace(b'"async_error": 0', b'"async_error": 6', 1))
+    status = parse_status(healthy.replace(b'"async_error": 0', b'"async_error": %d' % result, 1))
     text = "\n".join(status_lines(judge(status), {}))
     assert states(status)[0] is State.ERROR
     assert "rank 0 (127.0.0.1, pid " in text
-    assert " error: remote process error" in text
+    assert f" error: {words}" in text
 
 
 def test_the_plugins_counts_stand_beside_the_same_rank_of_the_same_communicator(
