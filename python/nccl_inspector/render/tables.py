@@ -164,7 +164,11 @@ def communicators(card: Card, limits: Limits) -> Grid:
 
 
 def _transport(one: Transport, card: Card) -> Row:
-    depths = [d.depth for d in card.timeline.degradations if d.transport == one.transport]
+    depths = [
+        slow.depth
+        for slow in card.timeline.degradations
+        if slow.transport == one.transport and not slow.waited_longer
+    ]
     cells = (
         one.transport,
         elapsed(one.busy_s),

@@ -138,7 +138,24 @@ def test_a_slow_time_of_a_straggler_says_that_waiting_is_in_it() -> None:
     line = example_cards.network().timeline
     slow = replace(line.degradations[0], kind="straggler")
     card = replace(example_cards.network(), timeline=replace(line, degradations=(slow,)))
-    assert "(-28%, waiting for a late rank included)" in flat(render_text(card))
+    text = render_text(card)
+    assert "ranks waited longer in mixed ReduceScatter 128-256MB of default_pg" in flat(text)
+    assert "with the waiting 338 -> 243 GB/s (-28%)" in flat(text)
+    # The line is of T, which did not change: no bandwidth is marked as slow.
+    strips = text[text.index("TIMELINE") : text.index("LINKS AND GPUS")].splitlines()
+    below = {mark for line in strips if set(line) <= set(" ^w") for mark in line}
+    assert below == {" ", "w"}
+    (table,) = [line for line in text.splitlines() if line.split()[:1] == ["mixed"]][:1]
+    assert "-28%" not in table
+
+
+def test_a_line_of_bandwidth_is_not_held_against_a_bandwidth_with_waiting() -> None:
+    line = example_cards.network().timeline
+    slow = replace(line.degradations[0], kind="straggler", baseline_gbs=100.0, bus_gbs=50.0)
+    card = replace(example_cards.network(), timeline=replace(line, degradations=(slow,)))
+    (track,) = [one for one in tracks(card, 9) if "ReduceScatter" in one.name]
+    assert (track.baseline or 0.0) > 300.0
+    assert (track.slow, track.waited) == ((), (slow.period,))
 
 
 def test_all_that_is_missing_is_said() -> None:
