@@ -39,7 +39,9 @@ from nccl_inspector.model.wording import cut_list, duration, elapsed
 
 CRITICAL_SHARE = 0.5
 _SHOWN = 4
-OUTSIDE_S_MIN = 60.0  # shorter times outside communication are normal in many programs
+# Shorter times outside communication, of all ranks or once of one rank or node, are normal in many
+# programs: they save, or they evaluate. (What a program does once takes no fifth of its job.)
+OUTSIDE_S_MIN, _ONCE_SHARE_MIN = 60.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +93,17 @@ def severity(share: float, cost_min: float, *, excused: bool = False) -> Severit
     return CRITICAL if share >= CRITICAL_SHARE else WARNING
 
 
+def _may_be_once(cause: Cause, share: float, seconds: float) -> bool:
+    """Tell whether somebody stood still once, for no longer than a program may by itself."""
+    once = cause.once and cause.rare and cause.times <= 1
+    return once and seconds < OUTSIDE_S_MIN and share < _ONCE_SHARE_MIN
+
+
 def _confidence(cause: Cause) -> str:
-    if cause.once or cause.cost_share < 2 * COST_MIN:
-        return LOW if cause.once else MEDIUM
+    if cause.once and not cause.times:  # the rest of the job was not seen
+        return LOW
+    if cause.cost_share < 2 * COST_MIN:
+        return MEDIUM
     return HIGH if cause.error_share * 8 < cause.cost_share else MEDIUM
 
 
@@ -111,8 +121,10 @@ def saved(share: float, seconds: float, view: JobView, error: float) -> str:
     )
 
 
-def cost_evidence(share: float) -> Evidence:
+def cost_evidence(share: float, cause: Cause | None = None) -> Evidence:
     """Return how a cost was found; `share`: of the job's time."""
+    if cause is not None and cause.times:
+        return Evidence("boxes", "cost, counted while the others waited", share, "share")
     return Evidence("samples", "cost, by replaying the job without it", share, "share")
 
 
@@ -231,7 +243,8 @@ def _how_often(cause: Cause) -> str:
         return f"once, for {duration(cause.late_ns)}"
     if cause.times:
         return f"{cause.times} times, for {duration(cause.late_ns)} (median)"
-    return f"now and then, by {duration(cause.late_ns)} (median)"
+    often = "in one short time" if cause.once else "now and then"
+    return f"{often}, by {duration(cause.late_ns)} (median)"
 
 
 def _who(among: LateSet, view: JobView) -> str:
@@ -277,15 +290,18 @@ def _late_finding(
     member = cause.members[0]
     kind, calls = _kind(cause, judged, view, slow)
     node = view.processes[member][0]
-    excused = (cause.leader and cause.rare) or cause.starting or cause.doubtful
+    once = _may_be_once(cause, share, seconds)
+    excused = (cause.leader and cause.rare) or cause.starting or cause.doubtful or once
     evidence = [
         Evidence("samples", "own gaps longer than its peers' by", cause.late_ns, "ns"),
-        cost_evidence(share),
+        cost_evidence(share, cause),
     ]
+    if cause.times:  # the title has how often and how long
+        del evidence[0]
     if calls is not None:
         evidence += [
             Evidence("samples", "calls late operations later than its peers by",
-                     calls.called_late_ns, "ns", calls.late_ns, calls.operations),
+                     calls.called_late_ns, "ns", count=calls.operations),
             Evidence("samples", "from the call of a late operation to its begin", calls.queued_ns,
                      "ns", calls.peers_queued_ns, calls.operations),
         ]  # fmt: skip
@@ -295,11 +311,13 @@ def _late_finding(
         why = "Programs compile, allocate and fill caches there."
     elif cause.doubtful:
         why = "Others are late by nearly as much: it may be chance."
+    elif once:
+        why = f"It happened once: a part of the program, as a checkpoint, looks the same. {why}"
     elif excused:
         why = "Rank 0 is where programs log, evaluate and save: this is how a checkpoint looks."
-    elif cause.rare:
-        why = "Its delays are long and rare. " + why
     lasting = "for all of the job" if cause.whole else "in the time given"
+    if cause.rare:
+        lasting = "once" if cause.once else "now and then"
     if cause.starting:
         lasting = "in the job's first steps only"
     victims = tuple(Entity("rank", view.names[one]) for one in cause.victims)

@@ -39,6 +39,7 @@ _SAME = 0.5  # share of its stops at the times of others' stops that makes them 
 _WHOLE_SEEN = 0.9  # share of the time that was replayed, from which on the replay missed none
 _NODE_SHARE = 0.7  # of the stops of its worst process that makes it the node's
 _RARE = 0.5  # share of the windows; who stops more often than that is late all the time
+_NO_LONGER = 1.1  # times a stop: others' delays at its time up to this length are that stop
 _ERROR = 0.05  # of the lost seconds, by the trials
 
 
@@ -162,9 +163,36 @@ def with_lone_stops(
             if other.cost_share >= own.cost_share and not other.doubtful
             if whole or not other.rare
         ]
-        if own.cost_share >= TOLD_MIN and not kept:
-            found = [*(other for other in found if other not in alike), own]
+        if own.cost_share < TOLD_MIN:
+            continue
+        waited = [
+            other for other in found
+            if other not in alike
+            and _waited_then(other, one)
+            and parts[other.members[0]] == parts[one.members[0]]
+        ]  # fmt: skip
+        gone, more = (waited, []) if kept else ([*waited, *alike], [own])
+        found = [*(other for other in found if other not in gone), *more]
     return tuple(sorted(found, key=lambda other: -other.cost_share))
+
+
+def _waited_then(other: Cause, stops: LoneStops) -> bool:
+    """Tell whether what was seen once of others are the same seconds, in which they only waited.
+
+    While one stands still the others are in an operation, so their next one comes late, too. If the
+    records of that time are in two pieces, the replay does not know what they waited for.
+    """
+    return (
+        other.kind == LATE
+        and other.once
+        and other.times == 0
+        and any(
+            other.start < one.end_s * NS_PER_S
+            and one.start_s * NS_PER_S < other.end
+            and other.late_ns <= _NO_LONGER * one.lost_s * NS_PER_S
+            for one in stops.stops
+        )
+    )
 
 
 def _of_part(

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who stood still while the others waited, by how long GPUs were in operations."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -120,6 +122,25 @@ def test_stops_of_the_whole_job_replace_what_a_few_pieces_say_of_rare_delays() -
     assert with_lone_stops([rare, other], stops, JOB_S, JOB_S, 0, parts) == (rare, other)
     # Who is slow all the time costs more than its stops.
     assert with_lone_stops([slow, other], stops, JOB_S, 100.0, 0, parts) == (slow, other)
+
+
+def test_who_waited_while_another_stood_still_is_not_late_for_the_same_seconds() -> None:
+    job = WindowJob()
+    job.stop(only(5), 50, 12.0)
+    stops, parts = lone(job), [0] * RANKS
+    (stop,) = stops[0].stops
+    at_ns = stop.start_s * 10**9
+    then = replace(
+        cause(4, 0.2, rare=False), start=at_ns, end=at_ns + 9 * 10**9, late_ns=12e9, once=True
+    )
+    longer, later = replace(then, late_ns=20e9), replace(then, start=then.end + 9 * 10**12)
+    later = replace(later, end=later.start + 10**9)
+    (first,) = with_lone_stops([then], stops, JOB_S, JOB_S, 0, parts)
+    assert first.members == (5,)
+    for other in (longer, later):
+        assert other in with_lone_stops([other], stops, JOB_S, JOB_S, 0, parts)
+    apart = [int(rank == 4) for rank in range(RANKS)]
+    assert then in with_lone_stops([then], stops, JOB_S, JOB_S, 0, apart)
 
 
 def test_the_first_rank_is_known_to_be_the_one_that_saves() -> None:
