@@ -88,6 +88,21 @@ def test_who_is_late_in_each_window_has_no_stops() -> None:
     assert lone(job) == ()
 
 
+def test_who_is_a_little_late_for_a_while_has_not_stood_still() -> None:
+    job = WindowJob()
+    for at in range(40, 54):
+        job.stop(only(5), at, 0.35)
+    assert lone(job) == ()
+
+
+def test_stops_that_follow_each_other_closely_are_counted_one_by_one() -> None:
+    job = WindowJob()
+    for at in range(30, 50, 2):
+        job.stop(only(5), at, 2.0)
+    (found,) = lone(job)
+    assert (found.members, len(found.stops)) == ((5,), 10)
+
+
 def test_a_part_of_the_job_for_which_nobody_waits_costs_nothing() -> None:
     job = WindowJob()
     job.slow(40, 49, 0, FIRST_NODE)
