@@ -38,8 +38,8 @@ _CHANCE_MAX = 1e-4
 _SAME = 0.5  # share of its stops at the times of others' stops that makes them the same seconds
 _WHOLE_SEEN = 0.9  # share of the time that was replayed, from which on the replay missed none
 _NODE_SHARE = 0.7  # of the stops of its worst process that makes it the node's
-# A stop fills its windows, but for those at its ends: it is in at most this many times as many as it
-# is long, and some more. What is spread thinly over more is slowness, which the replay tells.
+# A stop fills its windows, but for those at its ends: it is in at most this many times as many as
+# it is long, and some more. What is spread thinly over more is slowness, which the replay tells.
 _DENSE, _AT_ENDS = 1.2, 3
 _RARE = 0.5  # share of the windows; who stops more often than that is late all the time
 _NO_LONGER = 1.1  # times a stop: others' delays at its time up to this length are that stop
