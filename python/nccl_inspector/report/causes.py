@@ -152,15 +152,20 @@ _WHY_BY_COUNTERS = {
     HOST: "When it called is not known; its node's counters say that the host may be late",
     UNKNOWN: "Whether its host or its GPU was late is not known",
 }
+_NEITHER_OF_SET = "Whether their hosts or their GPUs were late is not known"
 _LATE_ACTIONS = {
     GPU: "check clocks, power, temperature and PCIe width of this GPU",
     HOST: "check the CPUs of this node: data loader, other tasks, binding",
     UNKNOWN: "compare its input and host with the others': it is late, which need not be a fault",
 }
+# What a program does by itself, and the others wait for it.
+_SAVES_ACTION = "if it saves or logs then, let it do so beside the training"
 
 
-def _why_late(kind: str, calls: LateCalls | None) -> str:
-    """Return why a process is late, as a sentence without its stop."""
+def _why_late(kind: str, calls: LateCalls | None, several: bool) -> str:
+    """Return why a process, or several, are late, as a sentence without its stop."""
+    if calls is None and kind == UNKNOWN and several:
+        return _NEITHER_OF_SET
     if calls is None:
         return _WHY_BY_COUNTERS[kind]
     if kind == UNKNOWN:
@@ -306,7 +311,8 @@ def _late_finding(
                      "ns", calls.peers_queued_ns, calls.operations),
         ]  # fmt: skip
     evidence += [*_host_time(member, view), *slow.evidence(node, view.gpus[member])]
-    why = _why_late(kind, calls) + "."
+    own_doing = once or (cause.leader and cause.rare)
+    why = _why_late(kind, calls, cause.among is not None) + "."
     if cause.starting:
         why = "Programs compile, allocate and fill caches there."
     elif cause.doubtful:
@@ -342,12 +348,12 @@ def _late_finding(
         period=_period(cause),
         entities=_entities(cause, view),
         evidence=tuple(evidence),
-        actions=(_LATE_ACTIONS[kind],),
+        actions=(_SAVES_ACTION if own_doing else _LATE_ACTIONS[kind],),
         cost_s=seconds,
         cost_share=share,
         cause=card.STRAGGLER,
         victims=victims,
-        next=_next_of(kind, node, _uuid(view, member)),
+        next=_next_of(kind, node, "" if cause.node else _uuid(view, member)),
     )
     rows = [
         _straggler(cause, one, view, finding, kind, calls, seconds / len(cause.members))
@@ -511,8 +517,18 @@ def _outside_title(cause: Cause) -> str:
     return f"slower outside communication for {lasted}: {what}"
 
 
-def _own_doing(cause: Cause) -> str:
+def _at_start(cause: Cause, judged: Judged) -> bool:
+    """Tell whether a slow time is at the job's begin rather than at its end."""
+    if judged.records is None:
+        return False
+    first, last = int(judged.records.begin.min()), int(judged.records.end.max())
+    return cause.start - first < last - cause.end
+
+
+def _own_doing(cause: Cause, judged: Judged) -> str:
     """Return why a slow time may be the program's own doing, as a sentence; empty: no reason."""
+    if cause.whole and _at_start(cause, judged):
+        return " The job began with it: programs compile, allocate and fill caches there."
     if cause.whole:
         return " It does not come back to what it was: it may be another phase."
     if cause.rare:
@@ -537,10 +553,10 @@ def _late_meanwhile(cause: Cause, every: Sequence[Cause], view: JobView) -> str:
     return cut_list(late, _SHOWN) if late else ""
 
 
-def _outside_finding(cause: Cause, every: Sequence[Cause], view: JobView) -> Finding:
+def _outside_finding(cause: Cause, judged: Judged, view: JobView) -> Finding:
     share, seconds = _cost(cause, view)
-    own = _own_doing(cause)
-    late = _late_meanwhile(cause, every, view)
+    own = _own_doing(cause, judged)
+    late = _late_meanwhile(cause, judged.causes, view)
     who = (
         f"It is time besides that in which the others wait for {late}"
         if late
@@ -586,7 +602,7 @@ def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> CauseFindi
             findings.append((card.STRAGGLER, finding))
             stragglers += rows
         elif cause.kind == OUTSIDE:
-            findings.append((card.OUTSIDE, _outside_finding(cause, judged.causes, view)))
+            findings.append((card.OUTSIDE, _outside_finding(cause, judged, view)))
         else:
             findings.append(_transfer_finding(cause, view))
     return CauseFindings(tuple(findings), tuple(stragglers))

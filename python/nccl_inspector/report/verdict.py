@@ -8,6 +8,7 @@ from nccl_inspector.analysis.hang.describe import PERHAPS
 from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.replay.cause import COST_MIN
 from nccl_inspector.analysis.replay.judge import Judged
+from nccl_inspector.analysis.replay.missing_last import MOST as MISSING_LAST_MIN
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CANNOT_TELL,
@@ -129,9 +130,23 @@ def _said_costly(costly: Sequence[Finding]) -> str:
     return f"{costly[0].title} ({costly[0].cost_share:.1%}){more}"
 
 
-def _not_seen(findings: Sequence[Finding], cost_min: float, why: str) -> str:
+def _not_seen(
+    findings: Sequence[Finding],
+    cost_min: float,
+    why: str,
+    sampled: Judged,
+    nodes_missing: Sequence[str],
+) -> str:
     """Return what is said if a slow rank might not have shown, beside findings that cost much."""
     costly = _costly(findings, cost_min)
+    if sampled.missing_last >= MISSING_LAST_MIN:
+        of = f" of {node_list(nodes_missing)}," if nodes_missing else ""
+        found = f"{_said_costly(costly)}; besides, " if costly else ""
+        return (
+            f"{found}the measured ranks wait for ranks{of} that left no data, in "
+            f"{sampled.missing_last:.0%} of the operations with these: whether they are slow, or "
+            "wait for others themselves, is not known"
+        )
     if not costly:
         return f"nothing slow was found, but a slow rank might not have shown: {why}"
     return f"{_said_costly(costly)}, but another rank may be slower: {why}"
@@ -226,7 +241,7 @@ def judge(
         return Verdict(CANNOT_TELL, "", LOW, outside.title, waiting_share=waiting_share)
     if most_missing or not sampled.seen:
         why = "half of the ranks or more were not measured" if most_missing else sampled.why_not
-        summary = _not_seen(findings, cost_min, why)
+        summary = _not_seen(findings, cost_min, why, sampled, nodes_missing)
         return Verdict(CANNOT_TELL, "", LOW, summary, waiting_share=waiting_share)
     if unseen:
         costly = _costly(findings, cost_min)
