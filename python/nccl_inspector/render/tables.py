@@ -204,7 +204,7 @@ def _straggler(one: Straggler) -> Row:
         duration(one.waited_ns),
         f"{groups} of {one.member_of}" if one.member_of else groups,
         {"host": "host-late", "gpu": "GPU-late"}.get(one.kind, "-"),
-        "" if one.flagged else "not significant",
+        "" if one.flagged else "not accused",
     )
     return Row(cells)
 

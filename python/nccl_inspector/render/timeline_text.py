@@ -22,6 +22,7 @@ from nccl_inspector.render.text_layout import Item, Paint, TextLine, bullet, par
 _ACROSS = 60  # with its label within 80 columns
 _LINES_MAX = 3
 POINTS_MIN = 3
+_LARGE_CLASS = 16  # from 64 KiB on an operation has a bandwidth that means something
 _STEPS_S = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 _LEVELS = ((0.95, "#"), (0.85, "+"), (0.70, "-"), (0.0, "."))
 _LEGEND = (
@@ -84,12 +85,19 @@ def tracks(card: Card, shown: int) -> list[StripTrack]:
     """Return the throughput, the slow series, then the first of each transport class.
 
     `shown`: at most so many series besides the throughput. Series of fewer than POINTS_MIN values
-    show no course and are left out.
+    show no course and are left out. So are small operations beside large ones: their time is
+    latency, and a bandwidth of it says nothing.
     """
     line, names = card.timeline, _names(card)
     slow = {(d.communicator, d.func, d.size_class) for d in line.degradations}
+    large = [
+        one
+        for one in line.series
+        if one.size_class >= _LARGE_CLASS or (one.communicator, one.func, one.size_class) in slow
+    ]
+    series = large or line.series
     first: dict[str, Series] = {}
-    for one in line.series:
+    for one in series:
         first.setdefault(one.transport, one)
 
     def order(one: Series) -> tuple[bool, bool]:
@@ -97,7 +105,7 @@ def tracks(card: Card, shown: int) -> list[StripTrack]:
             one.transport
         ]
 
-    chosen = sorted(line.series, key=order)[:shown]
+    chosen = sorted(series, key=order)[:shown]
     found = [_of_throughput(line.throughput, line)] if line.throughput else []
     found += [_of_series(one, line, names) for one in chosen if any(one.bus_gbs)]
     return [one for one in found if _known(one.values) >= POINTS_MIN]

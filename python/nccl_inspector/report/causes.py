@@ -158,6 +158,9 @@ _LATE_ACTIONS = {
     HOST: "check the CPUs of this node: data loader, other tasks, binding",
     UNKNOWN: "compare its input and host with the others': it is late, which need not be a fault",
 }
+_SET_ACTION = (
+    "compare their input and hosts with the others': they are late, which need not be a fault"
+)
 # What a program does by itself, and the others wait for it.
 _SAVES_ACTION = "if it saves or logs then, let it do so beside the training"
 
@@ -180,7 +183,7 @@ def _why_late(kind: str, calls: LateCalls | None, several: bool) -> str:
             f"{duration(max(calls.called_late_ns, 0.0))} later"
         )
     return (
-        f"It called in time and its GPU was behind: it begins {late} after the others, and calls "
+        f"Its GPU was behind: it begins {late} after the others, and calls only "
         f"{duration(max(calls.called_late_ns, 0.0))} later"
     )
 
@@ -288,6 +291,20 @@ def _late_title(cause: Cause, view: JobView) -> str:
     return f"{who} is late {by}, in {often} of its gaps between operations"
 
 
+def _action(cause: Cause, kind: str, *, own_doing: bool) -> str:
+    if own_doing:
+        return _SAVES_ACTION
+    return _SET_ACTION if kind == UNKNOWN and cause.among is not None else _LATE_ACTIONS[kind]
+
+
+def _longer_by(cause: Cause) -> Evidence:
+    """Return by how much a process or set is late, and what that is compared with."""
+    than = "its peers'" if cause.among is None else "their peers'"
+    if cause.among is not None and cause.among.sort == Sort.STAGE:
+        than = "those of other stages" if cause.uneven else "at other times"
+    return Evidence("samples", f"own gaps longer than {than} by", cause.late_ns, "ns")
+
+
 def _late_finding(
     cause: Cause, judged: Judged, view: JobView, slow: SlowHardware
 ) -> tuple[Finding, list[Straggler]]:
@@ -298,7 +315,7 @@ def _late_finding(
     once = _may_be_once(cause, share, seconds)
     excused = (cause.leader and cause.rare) or cause.starting or cause.doubtful or once
     evidence = [
-        Evidence("samples", "own gaps longer than its peers' by", cause.late_ns, "ns"),
+        _longer_by(cause),
         cost_evidence(share, cause),
     ]
     if cause.times:  # the title has how often and how long
@@ -348,12 +365,12 @@ def _late_finding(
         period=_period(cause),
         entities=_entities(cause, view),
         evidence=tuple(evidence),
-        actions=(_SAVES_ACTION if own_doing else _LATE_ACTIONS[kind],),
+        actions=(_action(cause, kind, own_doing=own_doing),),
         cost_s=seconds,
         cost_share=share,
         cause=card.STRAGGLER,
         victims=victims,
-        next=_next_of(kind, node, "" if cause.node else _uuid(view, member)),
+        next=_next_of(kind, node, _uuid(view, member) if cause.among is None else ""),
     )
     rows = [
         _straggler(cause, one, view, finding, kind, calls, seconds / len(cause.members))
@@ -393,7 +410,7 @@ def _uneven_finding(cause: Cause, view: JobView) -> Finding:
         detail=f"{saved(share, seconds, view, cause.error_share)} {why}",
         period=_period(cause),
         evidence=(
-            Evidence("samples", "own gaps longer than its peers' by", cause.late_ns, "ns"),
+            _longer_by(cause),
             cost_evidence(share),
         ),
         actions=(rules.UNEVEN_WORK.action,),

@@ -158,6 +158,22 @@ def test_a_line_of_bandwidth_is_not_held_against_a_bandwidth_with_waiting() -> N
     assert (track.slow, track.waited) == ((), (slow.period,))
 
 
+def test_no_bandwidth_of_small_operations_is_drawn_beside_that_of_large_ones() -> None:
+    card = example_cards.network()
+    line = card.timeline
+    small = replace(line.series[0], transport="small", size_class=3)
+    with_small = replace(card, timeline=replace(line, series=(small, *line.series)))
+    assert [one.name for one in tracks(with_small, 9)] == [one.name for one in tracks(card, 9)]
+    alone = replace(card, timeline=replace(line, series=(small,), degradations=()))
+    assert any(one.name.startswith("small") for one in tracks(alone, 9))
+
+
+def test_one_of_something_is_not_said_in_the_plural() -> None:
+    assert amount(1.0, "nodes") == "1 node"
+    assert amount(2.0, "nodes") == "2 nodes"
+    assert amount(1.0, "times") == "1 times"
+
+
 def test_all_that_is_missing_is_said() -> None:
     text = flat(render_text(example_cards.failed()))
     for words in (

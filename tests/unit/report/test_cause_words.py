@@ -76,7 +76,10 @@ def test_a_late_host_is_said_with_how_late_it_calls_and_the_next_command_looks_a
 
 def test_a_slow_gpu_is_said_with_when_it_called_and_the_next_command_looks_at_it() -> None:
     (found,), (row,) = findings([LATE_RANK], calls_of(GPU, 1.0))
-    assert "It called in time and its GPU was behind" in found.detail
+    assert (
+        "Its GPU was behind: it begins 50.0 ms after the others, and calls only 1.00 ms later"
+        in found.detail
+    )
     assert found.next.startswith("ssh n2 nvidia-smi -q")
     assert row.kind == GPU
 
@@ -174,6 +177,21 @@ def test_of_a_node_no_single_gpu_is_looked_at() -> None:
     (found,), _ = findings([replace(LATE_RANK, members=(0, 1), among=node)])
     assert "Whether their hosts or their GPUs were late is not known." in found.detail
     assert " -i " not in found.next
+
+
+@pytest.mark.parametrize(
+    ("sort", "uneven", "than"),
+    [
+        (Sort.NODE, False, "their peers'"),
+        (Sort.STAGE, False, "at other times"),
+        (Sort.STAGE, True, "those of other stages"),
+    ],
+)
+def test_what_a_set_is_compared_with_is_said(sort: Sort, uneven: bool, than: str) -> None:
+    among = LateSet((0, 1), sort, "n1")
+    (found,), _ = findings([replace(LATE_RANK, members=(0, 1), among=among, uneven=uneven)])
+    assert found.evidence[0].metric == f"own gaps longer than {than} by"
+    assert uneven or found.actions[0].startswith("compare their input and hosts")
 
 
 def test_a_slow_time_at_the_begin_is_not_said_to_last() -> None:
