@@ -52,8 +52,8 @@ def missing_last_share(records: Records, order: Order) -> float:
     for one in range(int(kind.max()) + 1):
         mine = kind == one
         if np.count_nonzero(mine) >= _OPERATIONS_MIN:
-            told += np.count_nonzero(mine)
-            late += np.count_nonzero(mine) * _is_another_last(work[mine], inside[mine])
+            told += int(mine.sum())
+            late += int(mine.sum()) * _is_another_last(work[mine], inside[mine])
     return late / told if told else 0.0
 
 

@@ -13,7 +13,8 @@ _STEPS = 20
 def test_communicators_that_were_made_at_one_moment_are_told_apart_by_their_first_use() -> None:
     # Each rank is in a row of a grid and in a column, of one size. Their ids are chance: by them a
     # row would come before the columns on ranks 0 and 1, and the other one behind them.
-    rows, columns = ((0, 1), (2, 3)), ((0, 2), (1, 3))
+    rows: tuple[tuple[int, ...], ...] = ((0, 1), (2, 3))
+    columns: tuple[tuple[int, ...], ...] = ((0, 2), (1, 3))
     both = np.zeros(2)
     operations = {
         members: [
