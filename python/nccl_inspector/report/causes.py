@@ -562,9 +562,10 @@ def _own_doing(cause: Cause, judged: Judged) -> str:
 def _late_meanwhile(cause: Cause, every: Sequence[Cause], view: JobView) -> str:
     """Return who is late in the time of a cause, as words; empty: nobody."""
     late = [
-        f"node {one.node}" if one.node else view.names[one.members[0]]
+        _who(one.among, view) if one.among is not None else view.names[one.members[0]]
         for one in every
-        if one.kind == LATE and one.start < cause.end and one.end > cause.start
+        if one.kind == LATE and not one.uneven
+        if one.start < cause.end and one.end > cause.start
         if _cost(one, view)[0] >= TOLD_MIN
     ]
     return cut_list(late, _SHOWN) if late else ""

@@ -114,6 +114,11 @@ def test_that_nobody_is_waited_for_is_not_said_beside_a_late_rank() -> None:
     assert "besides that in which the others wait for rank 1" in beside.detail
     (_, apart), _ = findings([replace(LATE_RANK, end=10 * S), SLOWER])
     assert "The ranks do not wait for one of them" in apart.detail
+    node = replace(LATE_RANK, members=(0, 1), among=LateSet((0, 1), Sort.NODE, "n1"))
+    (_, beside), _ = findings([node, SLOWER])
+    assert "besides that in which the others wait for all ranks of node n1." in beside.detail
+    (_, uneven), _ = findings([replace(node, uneven=True), SLOWER])
+    assert "The ranks do not wait for one of them" in uneven.detail
 
 
 def test_nothing_slow_is_not_what_is_said_beside_a_rank_that_costs_much() -> None:
