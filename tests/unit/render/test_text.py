@@ -180,7 +180,7 @@ def test_all_that_is_missing_is_said() -> None:
         "no summary of 2 nodes of job 48214: m[2-3]",
         "only 48213, 48214 have measurements",
         "no data of 18 of 48 ranks",
-        "died without finalizing, data up to the last event: rank 9 (n12), rank 10 (n12)",
+        "did not end in order, data up to the last event: rank 9 (n12), rank 10 (n12)",
         "events that were not measured: no_slot 12",
         "records that could not be read: bad_magic 1, torn 2",
         "counted only, NCCL 2.18.3 tells no times: rank 4, rank 5",
