@@ -50,6 +50,7 @@ def contradictions(card: Card, cost_min: float = 0.01) -> list[str]:
         *_of_sums(card),
         *(words for one in card.findings for words in _of_finding(card, one)),
         *_of_stragglers(card),
+        *_of_slow_times(card),
         *_of_text(card),
     ]
     return list(dict.fromkeys(found))
@@ -171,6 +172,23 @@ def _of_stragglers(card: Card) -> Iterator[str]:
         blamed = {e.name for e in one.victims} & accused
         if one.severity != INFO and one.rule == rules.STRAGGLER.id and blamed:
             yield f"{one.title}: late only because of it, and accused: {sorted(blamed)}"
+
+
+def _of_slow_times(card: Card) -> Iterator[str]:
+    """Yield which slow times of the time line say how much of a dip they explain, beside a cause.
+
+    What a cause cost is known; each series by itself explains another share of it.
+    """
+    causes = [one for one in causes_of(card) if one.severity != INFO and one.period is not None]
+    for slow in card.timeline.degradations:
+        for one in causes:
+            own = one.period
+            if (
+                slow.explained_share is not None
+                and own is not None
+                and min(own.end_s, slow.period.end_s) > max(own.start_s, slow.period.start_s)
+            ):
+                yield f"{slow.func} explains {slow.explained_share:.0%} of what {one.title} cost"
 
 
 def _of_text(card: Card) -> Iterator[str]:

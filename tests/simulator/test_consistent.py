@@ -45,6 +45,7 @@ def late(number: int = 5, **changes: object) -> Finding:
 def card(*findings: Finding, verdict: Verdict | None = None) -> Card:
     """Return a card of a job that takes 1,000 s and has these findings and no others."""
     found = example_cards.network()
+    found = replace(found, timeline=replace(found.timeline, degradations=()))
     warned = [one for one in findings if one.severity != INFO]
     share = sum(one.cost_share or 0.0 for one in warned)
     degraded = Verdict(DEGRADED, STRAGGLER, HIGH, findings[0].title, share * _WALL_S, share)
@@ -171,6 +172,19 @@ _WRONG: dict[str, tuple[Card, str]] = {
     "once that is called several times": (
         card(late(title="rank 5 makes the others wait 1 times, for 5 s (median)")),
         "once is not several times",
+    ),
+    "a series that explains some of what a cause explains whole": (
+        replace(
+            _WELL,
+            timeline=replace(
+                _WELL.timeline,
+                degradations=tuple(
+                    replace(one, period=Period(10.0, 70.0), explained_share=0.08)
+                    for one in example_cards.network().timeline.degradations
+                ),
+            ),
+        ),
+        "explains 8% of what",
     ),
     "who is accused and not in the table": (
         replace(_WELL, stragglers=()),
