@@ -226,8 +226,9 @@ STRAGGLER: Final = Rule(
     action="if the host was late, check the CPUs of the node; if the GPU was late, check its "
     "clocks, power, temperature and PCIe width; if neither is known, compare the rank's input and "
     "host with the others'",
-    otherwise=f"{_BY_COST}; also information if rank 0 is late seldom and for long, if a rank is "
-    "late only in the job's first steps, and if there are too few records",
+    otherwise=f"{_BY_COST}; also information if rank 0 is late seldom and for long, if a rank or a "
+    "node stands still once for less than a minute, if a rank is late only in the job's first "
+    "steps, and if there are too few records",
 )
 UNEVEN_WORK: Final = Rule(
     id=RuleId("uneven-work"),
