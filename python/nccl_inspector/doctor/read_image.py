@@ -13,8 +13,8 @@ from nccl_inspector.doctor.elf import BYTES_MAX, NUMBERS, parse_elf
 from nccl_inspector.doctor.facts import CannotTellError, Image, ImageFile, Version
 from nccl_inspector.doctor.files import read_library
 from nccl_inspector.doctor.nccl import lines_that_matter, version_of_name
-from nccl_inspector.doctor.tree import Tree
 from nccl_inspector.settings.config import Config
+from nccl_inspector.system.tree import Tree
 
 NEEDS_GLIBC = (2, 28)  # the plugin of the package; a test holds the build to it
 _TEXT_BYTES, _CHUNK_BYTES, _SCAN_BYTES_MAX = 1 << 16, 8 << 20, 1 << 30
