@@ -124,7 +124,7 @@ def _reason() -> str:
     The case of almost all lines comes first, so that the others are rarely evaluated.
     """
     ranks = f"""rank >= 0 and rank < if(nranks > 0, nranks, {RANKS_MAX})
-        and nranks between 0 and {RANKS_MAX}"""
+        and nranks between 0 and {RANKS_MAX} and nnodes between 0 and {RANKS_MAX}"""
     times = f"""time_us between 0 and {TIME_US_MAX} and time_ns <= {TIME_US_MAX * 1000}
         and coalesce(when_us, 0) between 0 and {WHEN_US_MAX}"""
     sound = f"{ranks} and bytes <= {BYTES_MAX} and {times} and sn between 0 and {NUMBER_MAX}"

@@ -358,13 +358,14 @@ HOSTILE = {
     + text([whole(0, coll_perf=coll(coll_sn="x")), whole(0, coll_perf=coll(coll_sn=10**30))]),
     "implausible": text([whole(99, coll_perf=coll())])
     + text([{**whole(0, coll_perf=coll()), "header": header(nranks=-3_000_000_000)}])
+    + text([{**whole(0, coll_perf=coll()), "header": header() | {"nnodes": -2}}])
     + text([whole(0, coll_perf=coll(**odd)) for odd in IMPLAUSIBLE]),
     "line_too_long": b'{"x":"' + b"y" * (40 << 20) + b'"}\n',
 }
 HOSTILE_LINES = {
     "not_a_record": 8,
     "incomplete": 3,
-    "implausible": 2 + len(IMPLAUSIBLE),
+    "implausible": 3 + len(IMPLAUSIBLE),
     "line_too_long": 1,
 }
 
