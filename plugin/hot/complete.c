@@ -6,6 +6,7 @@
 #include "hot/group_end.h"
 #include "hot/jsonring.h"
 #include "hot/labels.h"
+#include "hot/late.h"
 #include "hot/peers.h"
 #include "hot/plausible.h"
 #include "hot/record.h"
@@ -152,21 +153,71 @@ INLINE bool has_plausible_times(struct track *track, struct box_comm *comm, cons
 	return plausible;
 }
 
+/* It is over, and has its time. */
+INLINE void finish(struct track *track, struct box_comm *comm, struct box_op *op,
+                   uint32_t generation, enum track_slot after)
+{
+	account(track, op);
+	if (!likely(!track_group_of(op)))
+		track_member_over(track, comm, op, true);
+	let_go(op, generation, after);
+	count_over(&comm->started);
+	count_over(&comm->completed);
+}
+
 /* It is over, but its times are not its own or cannot be true. */
-__attribute__((noinline)) static bool complete_untimed(struct track *track, struct box_comm *comm,
-                                                       struct box_op *op, uint32_t generation,
-                                                       enum track_slot after)
+__attribute__((noinline)) static void finish_untimed(struct track *track, struct box_comm *comm,
+                                                     struct box_op *op, uint32_t generation,
+                                                     enum track_slot after)
 {
 	add_untimed(track, op);
 	track_member_over(track, comm, op, false);
 	let_go(op, generation, after);
 	count_given_up(&comm->untimed);
+}
+
+/* Those that were held back and are so no longer. */
+static void finish_held(struct track *track, struct box_comm *comm)
+{
+	uint32_t slot, generation;
+	bool is_true;
+
+	while (late_next(track, track_comm_index(track, comm), &slot, &generation, &is_true)) {
+		struct box_op *op = &track->ops[slot];
+
+		if (atomic_load_explicit(&op->generation, memory_order_acquire) != generation)
+			continue; /* the sweep has ended it */
+		if (is_true) {
+			finish(track, comm, op, generation, TRACK_SLOT_FREE);
+		} else {
+			track_drop(track, BOX_DROP_IMPLAUSIBLE);
+			finish_untimed(track, comm, op, generation, TRACK_SLOT_FREE);
+		}
+	}
+}
+
+void track_settle_comm(struct track *track, struct box_comm *comm)
+{
+	late_settle(track, track_comm_index(track, comm), UINT32_MAX);
+	finish_held(track, comm);
+}
+
+/* NCCL's thread may have been late for it. Returns whether it is over. */
+__attribute__((noinline)) static bool complete_doubtful(struct track *track, struct box_comm *comm,
+                                                        struct box_op *op, uint32_t generation,
+                                                        enum track_slot after)
+{
+	bool is_held = late_look(track, track_comm_index(track, comm), op, generation);
+
+	finish_held(track, comm);
+	if (!is_held)
+		finish(track, comm, op, generation, after);
 	comm_leave(comm);
-	return true;
+	return !is_held;
 }
 
 INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation,
-                     enum track_slot after)
+                     enum track_slot after, bool may_hold)
 {
 	bool same, timed;
 	struct box_comm *comm = enter_of(track, op, generation, &same);
@@ -177,26 +228,60 @@ INLINE bool complete(struct track *track, struct box_op *op, uint32_t generation
 		end_of_gone(track, comm, op, generation, after);
 		return true;
 	}
-	timed = has_own_times(track, track_comm_index(track, comm), op) &&
+	unsigned index = track_comm_index(track, comm);
+
+	timed = has_own_times(track, index, op) &&
 	        likely(atomic_load_explicit(&op->peer_entry, relaxed) != BOX_ENTRY_PLAN) &&
 	        has_plausible_times(track, comm, op);
 	owned_raise(&comm->last_sequence, atomic_load_explicit(&op->index, relaxed));
-	if (!likely(timed))
-		return complete_untimed(track, comm, op, generation, after);
-	account(track, op);
-	if (!likely(!track_group_of(op)))
-		track_member_over(track, comm, op, true);
-	let_go(op, generation, after);
-	count_over(&comm->started);
-	count_over(&comm->completed);
+	if (!likely(timed)) {
+		finish_untimed(track, comm, op, generation, after);
+		comm_leave(comm);
+		return true;
+	}
+	if (!likely(late_is_clear(&track->mixes[index],
+	                          atomic_load_explicit(&op->gpu_stop_ns, relaxed))) &&
+	    may_hold)
+		return complete_doubtful(track, comm, op, generation, after);
+	finish(track, comm, op, generation, after);
 	comm_leave(comm);
 	return true;
+}
+
+/* Whether a use of a slot is held back already; with `ends_it` it is over then, and what was held
+ * before it. */
+static bool is_held(struct track *track, struct box_op *op, uint32_t generation, bool ends_it)
+{
+	bool same;
+	struct box_comm *comm = enter_of(track, op, generation, &same);
+	uint32_t place = 0;
+
+	if (!comm)
+		return false;
+	unsigned index = track_comm_index(track, comm);
+
+	if (same)
+		place = late_holds(track, index, (uint32_t)(op - track->ops), generation);
+	if (place && ends_it) {
+		late_settle(track, index, place);
+		finish_held(track, comm);
+	}
+	comm_leave(comm);
+	return place;
 }
 
 bool track_complete(struct track *track, struct box_op *op, uint32_t generation,
                     enum track_slot after)
 {
-	return complete(track, op, generation, after);
+	return !is_held(track, op, generation, false) &&
+	       complete(track, op, generation, after, true);
+}
+
+bool track_settle(struct track *track, struct box_op *op, uint32_t generation,
+                  enum track_slot after)
+{
+	return is_held(track, op, generation, true) ||
+	       complete(track, op, generation, after, false);
 }
 
 bool track_expire(struct track *track, struct box_op *op, uint32_t generation,
@@ -245,7 +330,7 @@ __attribute__((noinline)) static int last_kernel_sampled(struct track *track, st
 {
 	uint64_t begin_tick = clock_ticks();
 
-	complete(track, op, generation, TRACK_SLOT_FREE);
+	complete(track, op, generation, TRACK_SLOT_FREE, true);
 	atomic_fetch_add_explicit(&track->hot_ticks, clock_ticks() - begin_tick, relaxed);
 	return 0;
 }
@@ -254,6 +339,6 @@ int track_last_kernel(struct track *track, struct box_op *op, uint32_t generatio
 {
 	if (!likely(atomic_load_explicit(&op->index, relaxed) % TRACK_HOT_SAMPLE))
 		return last_kernel_sampled(track, op, generation);
-	complete(track, op, generation, TRACK_SLOT_FREE);
+	complete(track, op, generation, TRACK_SLOT_FREE, true);
 	return 0;
 }

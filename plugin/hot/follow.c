@@ -7,6 +7,7 @@
 #endif
 
 #include "hot/clockmix.h"
+#include "hot/late.h"
 #include "hot/skew.h"
 #include "hot/slots.h"
 #include "nccl/strings.h"
@@ -88,6 +89,7 @@ void track_new_comm(struct track *track, unsigned comm, void *context)
 	groups_new_comm(&track->groups, comm);
 	skew_new_comm(track, comm);
 	clockmix_new_comm(track, comm);
+	late_new_comm(track, comm);
 	for (unsigned i = 0; i < TRACK_MEMOS; i++)
 		atomic_store_explicit(&app->memos[i].func, NULL, relaxed);
 	atomic_store_explicit(&app->context, track_is_fast(track) ? context : NULL, relaxed);

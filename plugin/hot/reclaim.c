@@ -50,7 +50,7 @@ static void give_up(struct track *track)
 		if (track_in_use(found) && reclaim_is_overtaken(track, used))
 			given_up += track_end_untimed(track, used, found, TRACK_SLOT_HANDED_ON);
 		else if (track_in_use(found) && is_settled(track, used))
-			given_up += track_complete(track, used, found, TRACK_SLOT_FREE);
+			given_up += track_settle(track, used, found, TRACK_SLOT_FREE);
 	}
 }
 

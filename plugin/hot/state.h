@@ -115,10 +115,37 @@ struct clockmix_end {
  * plan counts up, and wraps. */
 struct clockmix {
 	_Alignas(64) _Atomic uint64_t since; /* as box_comm.mixed_since */
+	_Atomic uint64_t clear_until_ns;     /* hot/late.h: 0 while some are held back */
+	_Atomic uint16_t plan;               /* the latest one of which an operation is over */
 	/* v4: of the plan that ended last, of those before, and of those before these: the
 	 * operation that began last. */
-	struct clockmix_end latest, older, oldest;
-	_Atomic uint16_t plan; /* the latest one of which an operation is over */
+	_Alignas(64) struct clockmix_end latest, older, oldest;
+};
+
+#define LATE_HELD 64u /* of a communicator: as many as NCCL's ring has places */
+
+/* An operation that is held back (hot/late.h). */
+struct late_op {
+	uint64_t stop_ns; /* GPU's clock */
+	uint32_t slot, generation;
+	uint16_t plan;
+	bool is_decided, is_true;
+};
+
+/* Those of a communicator, and what is known of NCCL's thread from the operations that were looked
+ * at. The caller has the communicator to itself. */
+struct late {
+	uint64_t until_ns; /* clear_until_ns, while that is 0 */
+	/* Of the latest one that was looked at: its end by the GPU's clock, its place in the order,
+	 * and when we heard of it. */
+	uint64_t stop_ns, index, heard_tick;
+	int64_t ahead_ns;    /* our clock before the GPU's, as of heard_tick */
+	uint64_t spacing_ns; /* about the shortest time from end to end; 0: not known */
+	uint32_t in_time;    /* so many in a row were told as they ended */
+	bool is_behind;      /* some was not, since there were enough in a row */
+	uint32_t count;
+	uint16_t plan; /* of the latest one */
+	struct late_op ops[LATE_HELD + 1];
 };
 
 /* v5 and v6: what was called of a communicator that CUDA graphs are captured of. */
@@ -167,6 +194,7 @@ struct track {
 	struct channels channels;
 	struct skew_open skews[BOX_LIVE_COMMS];
 	struct clockmix mixes[BOX_LIVE_COMMS];
+	struct late lates[BOX_LIVE_COMMS];
 	struct peers peers;
 	struct labels labels;
 	struct samples *samples; /* which take what is in `ends`; NULL: nobody does */

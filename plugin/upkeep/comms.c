@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/printable.h"
 #include "hot/atomics.h"
+#include "hot/complete.h"
 #include "hot/follow.h"
 #include "hot/keys.h"
 #include "hot/labels.h"
@@ -100,6 +101,7 @@ static bool fold(struct track *track, unsigned index)
 
 	if (!enter_patiently(comm))
 		return false;
+	track_settle_comm(track, comm);
 	if (track->samples)
 		samples_end_comm(track->samples, index);
 	unsigned to = folded_record(box, comm);

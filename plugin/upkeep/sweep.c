@@ -108,7 +108,7 @@ static void settle(struct track *track, struct box_op *op, uint32_t generation, 
 	bool is_lesson = is_untold(track, op) && !keys_is_shared(key);
 	uint64_t bytes = atomic_load_explicit(&op->bytes, relaxed);
 
-	if (track_complete(track, op, generation, TRACK_SLOT_RESTS) && is_lesson)
+	if (track_settle(track, op, generation, TRACK_SLOT_RESTS) && is_lesson)
 		channels_learn(&track->channels, key, bytes,
 		               (uint8_t)__builtin_popcountll(stopped));
 }
@@ -144,11 +144,14 @@ static void sweep_slot(struct sweep *sweep, struct track *track, unsigned slot, 
 		atomic_load_explicit(&op->comm_generation, relaxed) ||
 	    (pool_is_short && /* what an aborted communicator left is evidence of a hang */
 	     atomic_load_explicit(&comm->state, relaxed) != BOX_COMM_LIVE);
-	/* The thread that stopped the last channel found us busy with the communicator. */
+	/* The thread that stopped the last channel found us busy with the communicator; or holds it
+	 * back, for less than a round. */
 	bool complete = (unsigned)__builtin_popcountll(stopped) >=
 	                atomic_load_explicit(&op->kind, relaxed) >> 24;
 
-	if (all_stopped && complete) {
+	if (all_stopped && complete && age_ns(track, &op->event_tick, now_tick)) {
+		track_settle(track, op, generation, TRACK_SLOT_FREE);
+	} else if (all_stopped && complete) {
 		track_complete(track, op, generation, TRACK_SLOT_FREE);
 	} else if (all_stopped && age_ns(track, &op->event_tick, now_tick) > SETTLED_NS &&
 	           may_settle(track, op)) {

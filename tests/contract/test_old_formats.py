@@ -102,6 +102,7 @@ def run_earlier(code: Path, reports: Path) -> tuple[int, str]:
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
+@pytest.mark.long
 def test_the_release_before_says_what_it_cannot_read(earlier_release: Path, reports: Path) -> None:
     status, text = run_earlier(earlier_release, reports)
     assert status != 0

@@ -58,3 +58,26 @@ def test_every_field_of_a_box_is_named() -> None:
         )
         assert told.pop(record.__name__) == fields
     assert not told
+
+
+_READS = re.compile(
+    r"\bChecks\(|\brun_limited\(|\bTree\(|\bregular_file\(|\bArrivals\(|\.accept\(|\.recv\("
+    r"|\bjson\.loads\(|\burlopen\("
+)
+_PACKAGE = REPO / "python" / "nccl_inspector"
+
+
+def test_each_reader_of_what_others_write_has_a_row() -> None:
+    claims = {row[0].strip("| ") for row in TRUST}
+    named: set[str] = set()
+    for row in _rows("Readers of what others write"):
+        assert row[0].strip("| ") in claims, "a reader needs a row of the trust table"
+        named |= set(re.findall(r"`([a-z_.]+)`", row[1]))
+    reading = {
+        ".".join(path.relative_to(_PACKAGE).with_suffix("").parts)
+        for path in _PACKAGE.rglob("*.py")
+        if _READS.search(path.read_text("utf-8"))
+    }
+    assert reading - named == set()
+    for one in named:
+        assert (_PACKAGE / f"{one.replace('.', '/')}.py").is_file(), one

@@ -10,7 +10,7 @@ from random import Random
 
 from nccl_inspector.analysis.slow_times.throughput import read_lines, read_throughput
 from nccl_inspector.model.card import Input, Period
-from nccl_inspector.report.launcher import LauncherLines, read_launchers
+from nccl_inspector.nccl_log.launcher_lines import LauncherLines, read_launchers
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.summary import Report
 from tests.fuzzers.target import Budget, Run, Target

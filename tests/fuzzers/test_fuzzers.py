@@ -93,7 +93,7 @@ PLANTED: dict[str, tuple[Any, str, Any]] = {
     "vendorpage": (vendorfile, "check_value", no_check),
     "stored": (schema, "_number", same),
     "output": (throughput, "BUILT_IN", (SLOW,)),
-    "logs": (nccl_lines, "_seconds", unchecked_seconds),
+    "logs": (nccl_lines, "utc_seconds", unchecked_seconds),
     "prometheus": (promapi, "_NOT_AN_ANSWER", (ValueError,)),
     "slurm": (accounting, "read_rows", naive_rows),
     "lines": (restore, "_object", json.loads),

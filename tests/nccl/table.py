@@ -45,7 +45,8 @@ The columns:
   what a rank sends to itself. The next three are untimed, too.
 - *implausible*: NCCL gave a start and an end that cannot both be true. It can read the clocks of
   only the last 64 works of a channel. If its thread is later than that, it gives the time of a
-  later work. Here 600 calls without a pause provoke this, and it is allowed only there.
+  later work: often one that looks right, so the plugin compares it with what follows. Here 600
+  calls without a pause provoke this, and it is allowed only there. No wrong time is.
 - *unstarted*: up to 2.30 NCCL may tell the end of a kernel without its start, if both come between
   two looks of its thread. It depends on luck.
 - *mixed*: communicators (of a rank) whose later operations are all counted without times, because

@@ -330,6 +330,16 @@ def on_silent_node(chance: Chance, seed: int) -> Scenario:
     return made
 
 
+def beside_silent_node(chance: Chance, seed: int) -> Scenario:
+    """Return a slow GPU in a job of which another node's summary never arrives."""
+    planner = (plans.ddp, plans.tensor_data, plans.fsdp)[seed % 3]
+    made = straggler(of_size(planner, nodes=(3, 4)), gpu, 0.03, 0.08)(chance, seed)
+    guilty = {name for kind, name in made.related if kind == "node"}
+    others = [name for name in made.plan.node_names if name not in guilty]
+    made.silent = (others[int(chance.integers(len(others)))],)
+    return made
+
+
 def agreed(chance: Chance, seed: int) -> Scenario:
     """Return a late host where hosts meet before each operation: NCCL does not know who it is."""
     made = straggler(with_phases_of(EACH_OPERATION), steady, 0.05, 0.3)(chance, seed)
@@ -493,6 +503,7 @@ _STRAGGLERS = (
     Case("gpu-old-nccl", "gpu", old_nccl(straggler(plans.ddp, gpu), 4),
          "slower, and the profiler's interface is version 4"),
     Case("gpu-missing-node", "gpu", on_silent_node, "slower, on the node that is missing"),
+    Case("gpu-beside-missing", "gpu", beside_silent_node, "slower, and another node is missing"),
     Case("host-ddp", "host", straggler(plans.ddp, host), "a host comes late to each step", True),
     Case("host-tp-dp", "host", straggler(plans.tensor_data, host), "a host comes late"),
     Case("host-fsdp", "host", straggler(plans.fsdp, host), "a host comes late"),

@@ -24,6 +24,7 @@ def test_the_report_is_right_about(name: str) -> None:
     row = play_case(name, seed=1)
     assert "error" not in row, row["error"]
     assert row["accused"] == []
+    assert row["contradictions"] == []
     wrong = [
         word
         for word in ("status_right", "class_right", "entity_right", "severity_right", "cost_right")

@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulator.cases import CASES, Case, case_of, make
-from tests.simulator.grade import TIME_ERROR_MAX, Grade, grade
+from tests.simulator.consistent import contradictions
+from tests.simulator.grade import TIME_ERROR_MAX, grade
 
 Row = dict[str, Any]
 _MEMORY = Path("/dev/shm")
@@ -51,7 +52,7 @@ def play_case(
             row |= _facts(job, true)
             row["simulated_s"] = time.monotonic() - began
             if not truth_only:
-                row |= asdict(_played(job, true, analyze))
+                row |= _played(job, true, analyze)
     except Exception:  # a trial that breaks is a result, and the others go on
         row["error"] = traceback.format_exc()
     row["took_s"] = time.monotonic() - began
@@ -85,11 +86,15 @@ def _judged_again(name: str, seed: int, kept: Path) -> Row:
         known = {"record": given.record, "readings": given.readings, "inputs": given.inputs}
         facts.write_bytes(pickle.dumps((_facts(job, true), known, true)))
     row, known, true = pickle.loads(facts.read_bytes())  # noqa: S301 - this program wrote it
-    found: Row = row | asdict(grade(report_of(JobContext(**known), folder), true))
+    found: Row = row | _judged(report_of(JobContext(**known), folder), true)
     return found
 
 
-def _played(job: Any, true: Any, analyze: bool) -> Grade:
+def _judged(card: Any, true: Any) -> Row:
+    return asdict(grade(card, true)) | {"contradictions": contradictions(card)}
+
+
+def _played(job: Any, true: Any, analyze: bool) -> Row:
     from tests.simulator.play import analyzed, card_of, play  # needs the built plugin
 
     place = _MEMORY if _MEMORY.is_dir() else None
@@ -97,7 +102,7 @@ def _played(job: Any, true: Any, analyze: bool) -> Grade:
     try:
         with redirect_stderr(io.StringIO()):  # the collector says who died
             play(job, folder, json=analyze, at_once=1)
-            return grade(analyzed(folder) if analyze else card_of(job, folder), true)
+            return _judged(analyzed(folder) if analyze else card_of(job, folder), true)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -136,6 +141,8 @@ def _line(row: Row) -> str:
     ]
     if row["accused"]:
         marks.append(f"ACCUSED {'; '.join(row['accused'][:3])}")
+    if row.get("contradictions"):
+        marks.append(f"SAYS {'; '.join(row['contradictions'][:2])}")
     worst = max((abs(one) for one in row["time_errors"]), default=0.0)
     if worst > TIME_ERROR_MAX:
         marks.append(f"T {100 * worst:.0f} %")

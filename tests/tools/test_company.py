@@ -46,6 +46,7 @@ def seen_in(name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @as_root
 def test_a_machine_in_company_is_as_odd_as_it_should_be() -> None:
     booted = seen_in("just-booted")

@@ -2,6 +2,7 @@
 """Turn the boxes of ended jobs into node summaries on shared storage, then delete the boxes."""
 
 import os
+from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from nccl_inspector.agent.ended_job import (
     NotYetError,
     parse_ended,
 )
+from nccl_inspector.agent.job_files import read_manifest
 from nccl_inspector.agent.log_once import Tally
 from nccl_inspector.agent.manifest import Manifest
 from nccl_inspector.errors import RefusedError
@@ -24,7 +26,7 @@ from nccl_inspector.summary.job_objects import SUMMARIES, key_of, user_word
 from nccl_inspector.system.clock import SYSTEM_CLOCK, Clock
 from nccl_inspector.system.object_store import ObjectStore
 from nccl_inspector.system.remove_tree import remove_tree
-from nccl_inspector.system.safe_files import entry_names, open_directory
+from nccl_inspector.system.safe_files import directory, entry_names, open_directory
 from nccl_inspector.system.write_as_user import (
     DONE,
     DONE_WITHOUT_ACL,
@@ -123,6 +125,8 @@ class Collector:
         self._done: set[str] = set()  # done, but not renamed yet
         self._deadline = 0.0
         self._answered: list[int] = []
+        self._users: dict[str, int] = {}  # by name; -1: nobody that is known
+        self._used_s: dict[int, float] = {}  # by user, while jobs of theirs wait
         self._said_no_acl = False
         self._why_failed = ""  # the last failure, since which nothing was handed over
 
@@ -166,6 +170,9 @@ class Collector:
         known = self._list()
         now = self._clock.monotonic_s()
         self._first_seen = {one.name: self._first_seen.get(one.name, now) for one in known}
+        self._users = {one.name: self._user_of(one) for one in known}
+        waiting = set(self._users.values())
+        self._used_s = {uid: used for uid, used in self._used_s.items() if uid in waiting}
         self._retries = {
             ended.name: self._retries[ended.name] for ended in known if ended.name in self._retries
         }
@@ -176,7 +183,11 @@ class Collector:
                 if _follows_held(ended, known, held):
                     self._waiting.add(ended.name)
                     continue
-                if not self._try(ended, wait_s) or self._clock.monotonic_s() > self._deadline:
+                begun_s, user = self._clock.monotonic_s(), self._users[ended.name]
+                is_done = self._try(ended, wait_s)
+                used_s = self._clock.monotonic_s() - begun_s
+                self._used_s[user] = self._used_s.get(user, 0.0) + used_s
+                if not is_done or self._clock.monotonic_s() > self._deadline:
                     break
             else:
                 self._cut_short = False
@@ -187,6 +198,16 @@ class Collector:
         waiting = (ended for ended in found if ended and ended.name not in self._done)
         return sorted(waiting, key=lambda ended: (ended.end_s, ended.name))
 
+    def _user_of(self, ended: Ended) -> int:
+        known = self._users.get(ended.name)
+        if known is not None:
+            return known
+        try:
+            with directory(ended.name, os.fstat(self._ended_fd).st_uid, self._ended_fd) as job_fd:
+                return read_manifest(job_fd)[0].uid
+        except (OSError, RefusedError):
+            return -1
+
     def _age_s(self, ended: Ended) -> float:
         """Return how many seconds the job has waited here; negative if the clock was set back."""
         if self._watching:
@@ -194,7 +215,11 @@ class Collector:
         return self._clock.unix_s() - ended.end_s
 
     def _due(self, known: list[Ended]) -> list[Ended]:
-        """Return the jobs to try; one that was partly read comes first."""
+        """Return the jobs to try: one that was partly read, then one of each user in turns.
+
+        The user whose jobs have taken the least time comes first, so that nobody's hundred large
+        jobs keep another's small one waiting. A user's own jobs keep their order.
+        """
         half = self._reading.ended.name if self._reading else ""
         now = self._clock.monotonic_s()
         due = [
@@ -202,7 +227,13 @@ class Collector:
             for ended in known
             if ended.name not in self._retries or self._retries[ended.name].due <= now
         ]
-        return sorted(due, key=lambda ended: ended.name != half)
+        before: Counter[int] = Counter()
+        turns: list[tuple[bool, int, float, Ended]] = []
+        for ended in due:
+            user = self._users[ended.name]
+            turns.append((ended.name != half, before[user], self._used_s.get(user, 0.0), ended))
+            before[user] += 1
+        return [ended for *_, ended in sorted(turns, key=lambda one: one[:3])]
 
     def _try(self, ended: Ended, wait_s: float) -> bool:
         """Collect one directory; return False if the work, or its child, is not finished."""

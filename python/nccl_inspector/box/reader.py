@@ -64,8 +64,9 @@ _COMM = COMM.reader(
 _BEING_NAMED = 2  # enum box_comm_named: NCCL before 2.27 tells the name with the first operation
 _OP = OP.reader("comm", "kind", "peer", "index", "sequence", "bytes")
 _OP_LIFE = OP.reader(
-    "comm", "comm_generation", "kind", "peer", "index", "enqueue_tick", "started_channels"
-)
+    "comm", "comm_generation", "kind", "peer", "index", "enqueue_tick", "started_channels",
+    "stopped_channels",
+)  # fmt: skip
 _OP_IN_USE = bytes(byte & OP_STATE_MASK == OP_USED for byte in range(256))
 
 
@@ -149,6 +150,13 @@ class _InFlight(NamedTuple):
     number: int  # counted within its communicator
     enqueue_tick: int
     started_channels: int
+    stopped_channels: int
+
+    def is_over(self) -> bool:
+        """Whether its kernel has ended, and the plugin has only to count it (hot/late.h)."""
+        announced = self.kind >> 24
+        ended = self.stopped_channels
+        return 0 < announced <= ended.bit_count() and ended == self.started_channels
 
 
 def _in_flight(copy: BoxCopy) -> list[_InFlight]:
@@ -234,7 +242,7 @@ def _operations(
     """Return the operations in flight whose communicator still has that generation (by index)."""
     beat = HEADER.number(copy.data, "beat_tick")
     found = []
-    for one in _kept(in_flight):
+    for one in _kept([one for one in in_flight if not one.is_over()]):
         words = _OP.at(copy.data, one.base)
         kind = words.pop("kind")
         func, algo, proto = kind & 0xFF, kind >> 8 & 0xFF, kind >> 16 & 0xFF

@@ -100,6 +100,8 @@ def check_plausible(kind: str, header: Json, values: Json) -> None:
     rank, nranks = header["rank"], header["n_ranks"]
     if not 0 <= nranks <= RANKS_MAX or not 0 <= rank < (nranks or RANKS_MAX):
         raise RefusedError("implausible", "rank")
+    if not 0 <= header["nnodes"] <= RANKS_MAX:
+        raise RefusedError("implausible", "nodes")
     if values[f"{kind}_msg_size_bytes"] > BYTES_MAX:
         raise RefusedError("implausible", "message size")
     if not 0 <= values[f"{kind}_sn"] <= NUMBER_MAX:

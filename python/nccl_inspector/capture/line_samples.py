@@ -30,6 +30,7 @@ _APART = 0.3  # numbers of operations differ if their logarithms differ by more
 _GROUP_MEMBERS_MAX = 8  # the plugin keeps no records of the members of larger groups
 _CLOCK_WINDOW_NS = 60 * NS_PER_S
 _ONE_CLOCK_NS = NS_PER_S // 10  # GPUs of a process whose clocks differ by less share a clock
+_QUEUED_NS_MIN = 1000  # as in a box, where 0 is not known
 _CLOCK_ERROR_MAX_NS = 3600 * NS_PER_S  # a start that is this far from the end's Unix time is wrong
 
 _KINDS = f"""
@@ -73,6 +74,7 @@ class _OpRows:
     by_gpu_clock: Mask
     time_ns: Ints
     heard_ns: Ints  # Unix time when the process learnt of the end
+    called_ns: Ints  # Unix time of the call; 0: not known
     bytes: Ints
     sn: Ints
     grouped: Mask
@@ -194,6 +196,9 @@ def _on_unix_time(rows: _OpRows) -> _OpRows:
         )
         usual = int(np.median(ahead[own]))
         known = known[np.abs(ahead[known] - usual) < _CLOCK_ERROR_MAX_NS]
+        if not len(known):  # its times are of clocks that are hours apart
+            wrong[gpu[own]] = True
+            continue
         zero = int(end[known[0]])
         more = np.interp(end[own] - zero, end[known] - zero, ahead[known] - usual)
         start[gpu[own]] += usual + more.astype(np.int64)
@@ -202,6 +207,13 @@ def _on_unix_time(rows: _OpRows) -> _OpRows:
         **{name: getattr(rows, name) for name in _OpRows.__slots__} | {"start_ns": start}
     )
     return found.take(~wrong)
+
+
+def _queued_ns(rows: _OpRows) -> Ints:
+    """Return for how long each operation was queued, as a box has it; rows are on Unix time."""
+    queued = np.maximum(rows.start_ns - rows.called_ns, _QUEUED_NS_MIN)
+    found: Ints = np.where(rows.called_ns > 0, queued, 0)
+    return found
 
 
 def _ordinals(rows: _OpRows, kinds: _Kinds) -> Ints:
@@ -235,6 +247,7 @@ def _tables(
     numbers = np.arange(len(kinds.processes) + 1)
     bounds = np.searchsorted(rows.process, numbers)
     firsts = np.searchsorted(kinds.process, numbers)
+    queued = _queued_ns(rows)
     flags = rows.grouped * np.uint8(SAMPLE_GROUP) + rows.by_cpu * np.uint8(SAMPLE_CPU_TIMED)
     found = {}
     for number, who in enumerate(kinds.processes):
@@ -245,7 +258,7 @@ def _tables(
             peer=np.minimum(rows.peer[own], PEER_BEYOND).astype(np.int32),
             start_ns=rows.start_ns[own],
             time_ns=rows.time_ns[own],
-            queued_ns=np.zeros(own.stop - own.start, np.int64),
+            queued_ns=queued[own],
             bytes=rows.bytes[own],
             flags=flags[own],
         )

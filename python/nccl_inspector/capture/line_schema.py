@@ -124,7 +124,7 @@ def _reason() -> str:
     The case of almost all lines comes first, so that the others are rarely evaluated.
     """
     ranks = f"""rank >= 0 and rank < if(nranks > 0, nranks, {RANKS_MAX})
-        and nranks between 0 and {RANKS_MAX}"""
+        and nranks between 0 and {RANKS_MAX} and nnodes between 0 and {RANKS_MAX}"""
     times = f"""time_us between 0 and {TIME_US_MAX} and time_ns <= {TIME_US_MAX * 1000}
         and coalesce(when_us, 0) between 0 and {WHEN_US_MAX}"""
     sound = f"{ranks} and bytes <= {BYTES_MAX} and {times} and sn between 0 and {NUMBER_MAX}"
@@ -170,9 +170,10 @@ def _inner(kind: str, wanted: Wanted) -> str:
     own = f"{kind}_perf"
     exec_ns = f"{own}.{kind}_exec_time_ns"
     exec_us = _within(f"{own}.{kind}_exec_time_us", TIME_US_MAX)
-    called_us = _within(f"{own}.event_trace_ts.{kind}_start_ts", WHEN_US_MAX)
+    traced_us = _within(f"{own}.event_trace_ts.{kind}_start_ts", WHEN_US_MAX)
+    called_us = f"coalesce({own}.{kind}_start_us, {traced_us})"
     time_ns = f"if({exec_ns} > 0, {exec_ns}, {exec_us} * 1000)"
-    when_us = f"coalesce({own}.{kind}_end_us, {called_us} + {exec_us}, metadata.dump_timestamp_us)"
+    when_us = f"coalesce({own}.{kind}_end_us, {traced_us} + {exec_us}, metadata.dump_timestamp_us)"
     lost = [_within(f"{MARKER}.{one}_dropped_total", NUMBER_MAX) for one in KINDS]
     found = [f"{what} as {name}" for name, what in _selected(kind, wanted)]
     found += [
@@ -183,6 +184,7 @@ def _inner(kind: str, wanted: Wanted) -> str:
         f"if({when_us} between 0 and {_SAMPLE_US_MAX}, {_start_ns(kind, time_ns)}, null)"
         " as start_ns",
         f"{_gpu_start_ns(kind)} is not null as by_gpu_clock",
+        f"{_within(called_us, _SAMPLE_US_MAX)} as called_us",
         f"if({MARKER} is null, null, {' + '.join(lost)}) as ring_dropped",  # hardly any line has it
         "dump_stats is not null as marker",
         "proxy_trace is not null as proxy",
@@ -201,7 +203,9 @@ def select_lines(paths: Mapping[str, int], kind: str, wanted: Wanted, gzipped: b
     listed = ", ".join(map(quoted, paths))
     unkept = ["marker", "proxy", "called", "other"]
     unkept += (
-        [] if wanted.everything else ["time_us", "exec_ns", "end_us", "dump_us", "gpu_start_ns"]
+        []
+        if wanted.everything
+        else ["time_us", "exec_ns", "start_us", "end_us", "dump_us", "gpu_start_ns"]
     )
     return f"""
         select * exclude ({", ".join(unkept)}), {_reason()} as reason from (

@@ -72,7 +72,7 @@ PERF = (
     LineMember("proto", VARCHAR, "proto", "protocol", analysed=True),
     LineMember("channels", BIGINT, "channels", "number of channels"),
     LineMember("exec_time_ns", BIGINT, "exec_ns", "time of the operation, ns", analysed=True),
-    LineMember("start_us", BIGINT, "start_us", "Unix time of the call, us"),
+    LineMember("start_us", BIGINT, "start_us", "Unix time of the call, us", False, True),
     LineMember("end_us", BIGINT, "end_us", "Unix time when NCCL told the end, us", False, True),
     LineMember("gpu_start_ns", BIGINT, "gpu_start_ns", "begin by the GPU's clock, ns", False, True),
     LineMember("user_tag", UBIGINT, "user_tag", "the application's tag"),

@@ -50,6 +50,7 @@ where when_us >= $2 and when_us < $3 and {_LINE} in (select line from busiest)
 group by line, start_s, block
 """
 _RECORD = f"""{RECORD_KIND} as kind, start_ns, by_gpu_clock, time_ns, when_us * 1000 as heard_ns,
+    coalesce(called_us * 1000, 0) as called_ns,
     if(peer between 0 and {RANKS_MAX}, peer, {PEER_NONE}) as peer, bytes::bigint as bytes, sn,
     coalesce(algo = 'GROUP', false) as grouped, source is distinct from 'kernel_gpu' as by_cpu"""
 _OPS = f"(select *, {SIZE_CLASS} as size_class from ops) where start_ns is not null"

@@ -7,7 +7,7 @@ cli.py and does not need the analysis.
 
 import gc
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def _make(source: _CardSource, config: Config) -> Card:
         # then be that of another job.
         return record.job_id if record and record.array_task == task else None
 
-    job = source.job
+    job, by_claim = source.job, ""
     if source.prometheus:
         from nccl_inspector.prometheus.source import prometheus_card
 
@@ -79,12 +79,21 @@ def _make(source: _CardSource, config: Config) -> Card:
             )
         job_id = known
     else:
-        job_id = find_array_task(job, config.report_dir, slurms_number)
+        job_id, is_known = find_array_task(job, config.report_dir, slurms_number)
+        if not is_known:
+            by_claim = (
+                f"Slurm does not know {job}: job {job_id} only says of itself that it is that"
+            )
     config = with_files_of(config, job_id)
     loaded = load_summaries(job_id, config.report_dir, source.attempt)
     _kept.append(loaded)
     asked = RequestedInputs(True, source.output, source.patterns)
-    return make_card(loaded, config, asked, second_process=True)
+    card = make_card(loaded, config, asked, second_process=True)
+    if by_claim:
+        quality = card.data_quality
+        quality = replace(quality, missing=(by_claim, *quality.missing))
+        card = replace(card, data_quality=quality)
+    return card
 
 
 def _patterns(

@@ -10,7 +10,7 @@ import click
 from nccl_inspector.model.hostlist import expand
 from nccl_inspector.monitoring.site import describe_settings, make_site
 from nccl_inspector.setup.host import Host
-from nccl_inspector.setup.plan import ROLES
+from nccl_inspector.setup.plan import ROLES, own_changes
 from nccl_inspector.setup.run import apply as apply_steps
 from nccl_inspector.setup.run import describe, look, take_back_all
 from nccl_inspector.setup.site_file import DEFAULT_SITE, read_site
@@ -29,7 +29,7 @@ def _run(role: str, site: Path | None, root: Path, apply: bool, undo: bool) -> N
         raise click.UsageError("--apply and --undo exclude each other.")
     host = Host(root.absolute())
     if undo:
-        undone = take_back_all(host, role)
+        undone = take_back_all(host, role, own_changes(host, role, read_site(site)))
         for line in (*undone.stays, *undone.pending):
             click.echo(f"  {line}")
         if undone.pending:

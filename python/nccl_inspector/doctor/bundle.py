@@ -39,12 +39,21 @@ and of partitions, and other paths, are left as they are: look before you send i
 """
 _UNITS = (AGENT_UNIT, COLLECT_TIMER, SERVICE, TIMER, r"run-nccl\x2dinspector.mount")
 _OF_PEOPLE = frozenset({"report_user", "report_group", "prom_group"})
+# A URL may have a login in its beginning, and secrets in its query.
+_OF_STORES = frozenset({"store_url", "object_url"})
+_SECRET = re.compile(
+    r"(?i)\b([a-z0-9_-]*(?:passw|secret|token|passphrase|api_?key|access_?key)[a-z0-9_-]*)"
+    r"(=|%3d|: ?)([^\s&;,\"']+)"
+)
+_LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s/@]*@")
 _HOME = re.compile(r"(/home/|/users?/|/Users/|/scratch/)[^\s\"',;:]+")
 _UID = re.compile(r"\b(uid|owner|auid)([ =:])[0-9]+(:[0-9]+)?")
 _QUOTED = re.compile(r'\b(comm|name|path|exe|proctitle)=("[^"]*"|\S+)')
 _VALUE = re.compile(r"\b(NCCL_CONF_FILE|NCCL_INSPECTOR_DUMP_DIR|dir)=\S+")
 _REASON = re.compile(r"(the kill switch is on): .*")
-_CHANGED = re.compile(rf"\b({'|'.join(sorted(_OF_PEOPLE))}): it runs with .*?, configured is \S+")
+_CHANGED = re.compile(
+    rf"\b({'|'.join(sorted(_OF_PEOPLE | _OF_STORES))}): it runs with .*?, configured is \S+"
+)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{1,31}")
 _WORDS_MAX = 2000
 _FIRST_USER = 1000
@@ -67,11 +76,13 @@ def _people(words: set[str]) -> frozenset[str]:
 def redact(text: str, people: frozenset[str]) -> str:
     """Return the text without what names a user."""
     text = _REASON.sub(r"\1: (a reason)", text)
+    text = _CHANGED.sub(r"\1: it runs with another one", text)
+    text = _LOGIN.sub(r"\1(left out)@", text)
+    text = _SECRET.sub(r"\1\2(left out)", text)
     text = _HOME.sub(r"\1USER", text)
     text = _UID.sub(r"\1\2N", text)
     text = _QUOTED.sub(r"\1=(left out)", text)
     text = _VALUE.sub(r"\1=(a path)", text)
-    text = _CHANGED.sub(r"\1: it runs with another one", text)
     return _WORD.sub(lambda match: "USER" if match[0] in people else match[0], text)
 
 
@@ -98,7 +109,10 @@ def _settings(settings: Settings) -> dict[str, str]:
     for name, setting in load_settings().items():
         value = getattr(settings.values, setting.field)
         if value != parse_value(setting, setting.default):
-            found[name] = "(set)" if name in _OF_PEOPLE else str(value)
+            if name in _OF_STORES:
+                found[name] = f"{str(value).partition('://')[0]}://(set)"
+            else:
+                found[name] = "(set)" if name in _OF_PEOPLE else str(value)
     return found
 
 

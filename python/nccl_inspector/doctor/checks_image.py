@@ -3,7 +3,7 @@
 
 from nccl_inspector.doctor.check import Check, Role
 from nccl_inspector.doctor.elf import MACHINES
-from nccl_inspector.doctor.facts import Facts, known
+from nccl_inspector.doctor.facts import CannotTellError, Facts, known
 from nccl_inspector.doctor.nccl import (
     OPENS_NO_PATH,
     PROFILER,
@@ -62,6 +62,10 @@ def _nccl(facts: Facts) -> str:
         for path, version in known(facts.image).nccl.items()
         if version and (why := problem_of(version, deny))
     ]
+    left = known(facts.image).not_scanned
+    if left and not found:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise CannotTellError(f"not scanned, because there is too much to read: {left[0]}{more}")
     return "; ".join(found)
 
 

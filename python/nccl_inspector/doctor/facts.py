@@ -371,6 +371,7 @@ class Image:
     rccl: tuple[str, ...] = ()
     own_profiler: str = ""
     has_zlib: bool = True
+    not_scanned: tuple[str, ...] = ()  # NCCL libraries beyond what is read of one image
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,23 @@ Nothing of the image is run.
 import platform
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nccl_inspector.doctor.elf import BYTES_MAX, NUMBERS, parse_elf
 from nccl_inspector.doctor.facts import CannotTellError, Image, ImageFile, Version
 from nccl_inspector.doctor.files import read_library
 from nccl_inspector.doctor.nccl import lines_that_matter, version_of_name
-from nccl_inspector.doctor.tree import Tree
 from nccl_inspector.settings.config import Config
+from nccl_inspector.system.printable import printable
+from nccl_inspector.system.tree import Tree
 
 NEEDS_GLIBC = (2, 28)  # the plugin of the package; a test holds the build to it
-_TEXT_BYTES, _CHUNK_BYTES, _SCAN_BYTES_MAX = 1 << 16, 8 << 20, 1 << 30
+_TEXT_BYTES, _CHUNK_BYTES = 1 << 16, 8 << 20
+SCAN_BYTES_MAX = 2 << 30  # of all libraries of an image together: some seconds
 _OVERLAP = 64
-_LIBRARIES_MAX = 16
+_LIBRARIES_MAX, _NAMES_MAX = 16, 64
+_FILES_MAX, _LINES_MAX = 256, 64  # of variables, in all files
 _FILES = (
     "/etc/environment",
     "/etc/nccl.conf",
@@ -58,24 +62,30 @@ def _lib_folders(tree: Tree) -> Iterator[str]:
                 yield f"{folder}/{python}/{packages}/nvidia/nccl/lib"
 
 
-def _scanned(tree: Tree, path: str) -> Version | None:
+def _scanned(tree: Tree, path: str, size: int) -> Version | None:
     """Return the version that the library prints, from its text."""
-    size = min(tree.size(path), _SCAN_BYTES_MAX)
-    for offset in range(0, max(size, 0), _CHUNK_BYTES):
+    for offset in range(0, size, _CHUNK_BYTES):
         match = _VERSION.search(tree.read(path, _CHUNK_BYTES + _OVERLAP, offset))
         if match:
             return int(match[1]), int(match[2]), int(match[3])
     return None
 
 
-def _libraries(tree: Tree, *, scan: bool) -> tuple[dict[str, Version | None], tuple[str, ...]]:
+@dataclass(slots=True)
+class _Libraries:
+    nccl: dict[str, Version | None] = field(default_factory=dict)
+    rccl: list[str] = field(default_factory=list)
+    not_scanned: list[str] = field(default_factory=list)
+
+
+def _libraries(tree: Tree, *, scan: bool) -> _Libraries:
     """Return the NCCL and the RCCL libraries; of links and files of one size only one.
 
-    `scan`: read a library whose name does not have its version.
+    `scan`: read a library whose name does not have its version, as long as the budget lasts.
     """
-    nccl: dict[str, Version | None] = {}
-    rccl: list[str] = []
+    found = _Libraries()
     sizes: set[int] = set()
+    left = SCAN_BYTES_MAX
     for folder in _lib_folders(tree):
         # The longest name first: it has the version, and shorter ones are links to it.
         for name in sorted(tree.names(folder), key=len, reverse=True):
@@ -83,23 +93,31 @@ def _libraries(tree: Tree, *, scan: bool) -> tuple[dict[str, Version | None], tu
             if not name.startswith(("libnccl.so", "librccl.so")):
                 continue
             size = tree.size(path)
-            if size < 0 or size in sizes or len(sizes) >= _LIBRARIES_MAX:
+            if size < 0 or size in sizes or len(sizes) >= _NAMES_MAX:
                 continue
             sizes.add(size)
             if name.startswith("librccl"):
-                rccl.append(path)
-            else:
-                nccl[path] = version_of_name(name) or (_scanned(tree, path) if scan else None)
-    return nccl, tuple(rccl)
+                found.rccl.append(path)
+                continue
+            version = version_of_name(name)
+            if version is None and scan:
+                if size > left or len(found.nccl) >= _LIBRARIES_MAX:
+                    found.not_scanned.append(path)
+                    continue
+                left -= size
+                version = _scanned(tree, path, size)
+            found.nccl[path] = version
+    return found
 
 
 def _sets(tree: Tree) -> tuple[ImageFile, ...]:
     files = [*_FILES, *(f"{folder}/{name}" for folder in _FOLDERS for name in tree.names(folder))]
-    found = []
-    for path in files:
+    found, left = [], _LINES_MAX
+    for path in files[:_FILES_MAX]:
         text = tree.read(path, _TEXT_BYTES).decode("utf-8", "replace")
-        if lines := lines_that_matter(text):
-            found.append(ImageFile(path, lines))
+        if lines := lines_that_matter(text)[:left]:
+            left -= len(lines)
+            found.append(ImageFile(printable(path), lines))
     return tuple(found)
 
 
@@ -125,7 +143,7 @@ def read_image(config: Config, root: Path) -> Image:
                 found = parse_elf(tree.read(libc, BYTES_MAX))
             except ValueError as err:
                 raise CannotTellError(f"{libc} of the image: {err}") from err
-        nccl, rccl = _libraries(tree, scan=True)
+        libraries = _libraries(tree, scan=True)
         profiler = str(config.profiler)
         has_own = profiler.startswith("/") and tree.size(profiler) >= 0
         return Image(
@@ -136,10 +154,11 @@ def read_image(config: Config, root: Path) -> Image:
             (host.elf.glibc if host.elf else None) or NEEDS_GLIBC,
             host.elf.machine if host.elf else NUMBERS.get(platform.machine(), 0),
             _sets(tree),
-            nccl,
-            rccl,
+            libraries.nccl,
+            tuple(libraries.rccl),
             profiler if has_own else "",
             bool(_find(tree, "libz.so.1")),
+            tuple(libraries.not_scanned),
         )
 
 
@@ -149,4 +168,4 @@ def read_nccl_of_host() -> dict[str, Version | None]:
     Their content is not read: hundreds of MB, perhaps from a slow disk.
     """
     with Tree(Path("/")) as tree:
-        return _libraries(tree, scan=False)[0]
+        return _libraries(tree, scan=False).nccl

@@ -16,11 +16,11 @@ from nccl_inspector.doctor.facts import CannotTell, Fact, Job, JobBox, JobProces
 from nccl_inspector.doctor.files import file_facts, read_text
 from nccl_inspector.doctor.nccl import PROFILER, lines_that_matter, version_of_name
 from nccl_inspector.doctor.set_by_slurm import marked
-from nccl_inspector.doctor.tree import Tree
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.live.node_look import LiveBox, look
 from nccl_inspector.settings.config import Config
 from nccl_inspector.system.safe_files import directory_of_same_owner
+from nccl_inspector.system.tree import Tree
 
 _PROC = Path("/proc")
 _ENVIRON_BYTES, _MAPS_BYTES, _CONF_BYTES = 1 << 19, 8 << 20, 1 << 16

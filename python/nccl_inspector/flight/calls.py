@@ -15,7 +15,7 @@ from nccl_inspector.flight.dump import COMPLETED, STARTED, Dump, Group, Record
 # Their dumps do not tell states: `retired` is all there is, and an operation that was given up has
 # it, too.
 _BLIND = frozenset({"gloo", "mpi", "ucc"})
-_DEFAULT = "default_pg"
+DEFAULT_GROUP = "default_pg"
 _COALESCED = "coalesced"
 # Collectives whose tensors have the same size on all ranks.
 _EQUAL = frozenset(
@@ -151,7 +151,7 @@ class _Groups:
             if ranks:
                 members, known = frozenset(ranks), True
             else:
-                known = desc == _DEFAULT and self._default in ("", name)
+                known = desc == DEFAULT_GROUP and self._default in ("", name)
                 self._default = name if known else self._default
                 members = self._world if known else frozenset()
             self.found[key] = GroupCalls(key, members, known)

@@ -137,6 +137,12 @@ def _others(one: Stuck, operation: str) -> str:
 
 
 def _not_called(one: Stuck, it: str) -> str:
+    ends = one.operation.place.pair
+    if ends is not None and len(one.roots) == 1 and one.roots[0] in one.operation.absent:
+        # Of a pair each side has a call of its own.
+        op, other = it.split(" ", 1)[0], it.split(" ", 1)[1]
+        own = "send" if one.roots[0] == ends[0] else "recv"
+        return f"{said_ranks(one.roots)} did not call {own} {other}; {_others(one, f'the {op}')}"
     if one.roots:
         return f"{said_ranks(one.roots)} did not call {it}; {_others(one, 'it')}"
     waiting, others = one.operation.waiting, number(len(one.operation.absent), "other")
@@ -316,7 +322,7 @@ def describe(found: Found) -> Told:
     """Return what the dumps say; there are no findings if all is well."""
     evidence = found.evidence
     words, groups = _Words(evidence), find_groups(evidence)
-    all_open = find_stuck(list(find_open(groups, evidence)), len(evidence.dumps))
+    all_open = find_stuck(find_open(groups, evidence), len(evidence.dumps))
     stuck = [
         one
         for one in all_open

@@ -184,13 +184,58 @@ def _open_pair(
     return Open(place, waiting, tuple(absent), tuple(no_dump), tuple(unknown), {})
 
 
-def find_open(groups: Iterable[GroupCalls], evidence: Evidence) -> Iterator[Open]:
-    """Yield the first operation of each group and of each pair that did not end."""
+def _surplus(
+    ends: tuple[int, int], pair: Pair, group: GroupCalls, evidence: Evidence
+) -> Iterator[Open]:
+    """Yield what one side called and the other one did not, behind calls that both are in.
+
+    Both sides are in the first of a batch that does not end, so nothing else says it.
+    """
+    sides = ((ends[0], pair.sends, pair.recvs), (ends[1], pair.recvs, pair.sends))
+    if not all(any(not one.is_finished for one in calls) for _, calls, _ in sides):
+        return
+    if any(rank not in evidence.dumps or evidence.dumps[rank].has_wrapped for rank in ends):
+        return
+    for rank, mine, theirs in sides:
+        if len(mine) < len(theirs) and not theirs[len(mine)].is_finished:
+            call = theirs[len(mine)]
+            # No other place has a negative number.
+            place = Place(group.group, -1 - len(mine), ends)
+            yield Open(place, {call.rank: call}, (rank,), (), (), {})
+
+
+def _behind_batches(found: list[Open]) -> list[Open]:
+    """Return the operations without pairs that all called, and that only their batch holds up.
+
+    A batch ends as a whole. If another part of it waits for a call that was not made, then the
+    matched part of it waits for that, too.
+    """
+    held = {
+        (rank, one.place.group, call.last.p2p_seq)
+        for one in found
+        if one.place.pair is not None and one.absent
+        for rank, call in one.waiting.items()
+    }
+
+    def is_held(one: Open) -> bool:
+        if one.place.pair is None or one.absent or one.no_dump or one.unknown or one.mismatched:
+            return False
+        return any((rank, one.place.group, call.last.p2p_seq) in held
+                   for rank, call in one.waiting.items())  # fmt: skip
+
+    return [one for one in found if not is_held(one)]
+
+
+def find_open(groups: Iterable[GroupCalls], evidence: Evidence) -> list[Open]:
+    """Return the first operation of each group and of each pair that did not end."""
+    listed: list[Open] = []
     for group in groups:
         found = _Collectives(group, evidence).open()
         if found is not None:
-            yield found
+            listed.append(found)
         for ends, pair in group.pairs.items():
             found = _open_pair(ends, pair, group, evidence)
             if found is not None:
-                yield found
+                listed.append(found)
+            listed += _surplus(ends, pair, group, evidence)
+    return _behind_batches(listed)

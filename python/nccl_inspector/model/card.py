@@ -344,6 +344,11 @@ class Degradation:
     cost_s: float | None = None
     cost_share: float | None = None  # of the job's wall time
 
+    @property
+    def waited_longer(self) -> bool:
+        """Ranks only waited longer: T, which time lines have, is as usual."""
+        return self.kind == "straggler"
+
 
 @dataclass(frozen=True, slots=True)
 class Throughput:

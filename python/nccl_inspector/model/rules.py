@@ -226,8 +226,9 @@ STRAGGLER: Final = Rule(
     action="if the host was late, check the CPUs of the node; if the GPU was late, check its "
     "clocks, power, temperature and PCIe width; if neither is known, compare the rank's input and "
     "host with the others'",
-    otherwise=f"{_BY_COST}; also information if rank 0 is late seldom and for long, if a rank is "
-    "late only in the job's first steps, and if there are too few records",
+    otherwise=f"{_BY_COST}; also information if rank 0 is late seldom and for long, if a rank or a "
+    "node stands still once for less than a minute, if a rank is late only in the job's first "
+    "steps, and if there are too few records",
 )
 UNEVEN_WORK: Final = Rule(
     id=RuleId("uneven-work"),
@@ -610,6 +611,15 @@ PROBE_WRONG: Final = Rule(
     "for each size; nccl-tests counts wrong elements and values out of bounds. A GPU, its memory, "
     "a link or a library is at fault. The finding does not say which.",
     action="take the nodes out of use until the cause is known; look for XIDs and ECC errors",
+)
+PROBE_FAILED: Final = Rule(
+    id=RuleId("probe-failed"),
+    about=About.PROBE,
+    severity=WARNING,
+    summary="nccl-tests ended with an error of NCCL or CUDA.",
+    meaning="The finding quotes what the program wrote. Behind the slash is the last warning of "
+    "NCCL. What it means is said if NCCL's own log has a rule for it.",
+    action="run it again with NCCL_DEBUG=INFO and give its output to nccl-inspector logs",
 )
 
 # In the order of this file; taken from the module itself, so that no entry is left out.

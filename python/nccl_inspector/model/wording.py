@@ -21,6 +21,7 @@ UNKNOWN = "-"
 NODES_CHARS = 300
 _FIRM_SIZE_CLASS = 26  # from 64 MiB on, an expected bandwidth is meaningful
 _DIGITS_MAX = 15
+_PLURALS = frozenset({"nodes", "ranks", "operations", "events", "ticks"})
 _TIMES = (("h", 3600e9), ("min", 60e9), ("s", 1e9), ("ms", 1e6), ("us", 1e3))
 _SMALL = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
@@ -111,7 +112,8 @@ def amount(value: float, unit: str) -> str:
             return elapsed(value)
         case _:
             said = f"{value:.0f}" if float(value).is_integer() else digits(value)
-            return f"{said} {unit}".rstrip()
+            one_of = said == "1" and unit in _PLURALS
+            return f"{said} {unit.removesuffix('s') if one_of else unit}".rstrip()
 
 
 def expected(share: float | None, size_class: int) -> str:

@@ -5,6 +5,7 @@ Prometheus' part is made of templates: scrape configuration, recording rules and
 """
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -19,8 +20,10 @@ from nccl_inspector.monitoring.node import node_dashboard
 from nccl_inspector.monitoring.panels import dashboard_json
 from nccl_inspector.monitoring.rule_parts import FEDERATED, rule_labels, rule_parts, shard_rules
 from nccl_inspector.monitoring.site import GLOBAL, SHARD, Site
+from nccl_inspector.system.printable import printable
 
 TEMPLATES = ("scrape", "rules", "alerts")
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 # Files that are another one for a role.
 _OF_ROLE = {("scrape", GLOBAL): "federate", ("rules", SHARD): "shard_rules"}
 
@@ -57,7 +60,14 @@ def render(name: str, site: Site) -> str:
 
 
 def render_targets(nodes: list[str], port: str) -> str:
-    """Return the targets for file_sd_configs; JSON is YAML."""
+    """Return the targets for file_sd_configs; JSON is YAML.
+
+    Raises:
+        InspectorError: one of the nodes is no name of a host.
+    """
+    for node in nodes:
+        if not _HOST.fullmatch(node):
+            raise InspectorError(f"{printable(node[:80])!r} is not the name of a host")
     targets = [f"{node}:{port}" for node in nodes]
     return json.dumps([{"targets": targets}], indent=1) + "\n"
 

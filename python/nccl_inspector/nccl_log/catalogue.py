@@ -17,8 +17,13 @@ Version = tuple[int, ...]
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
 _NONE = "-"
+JOB: Final = "job"  # the origin of a line that is neither NCCL's nor PyTorch's
+_WARN = "warn"
+# How a rule is known whose text is not looked for.
+_WITHOUT_FORM = frozenset({"compared", "level", "launcher", "python"})
 _DIGITS = b"0123456789"
 _SHAPES_MAX = 4096
+_SHAPED_BYTES = 400
 _BY_LEVEL: Final = {Level.ERROR: "warning", Level.WARN: "warning", Level.ATTN: "attention"}
 
 
@@ -61,6 +66,7 @@ class _Form:
     rule: LogRule
     since: Version
     until: Version
+    origin: str  # JOB, _WARN, or a part of the path of the source; empty: NCCL or PyTorch
     contains: bytes
     shape: bytes  # `contains` without digits
     pattern: re.Pattern[bytes] | None
@@ -70,6 +76,14 @@ class _Form:
         if not version:
             return True
         return self.since <= version and (not self.until or version <= self.until)
+
+    def is_from(self, level: Level, site: str) -> bool:
+        """Tell whether it is written where a line comes from."""
+        if self.origin == JOB or level is Level.JOB:
+            return self.origin == JOB and level is Level.JOB
+        if self.origin == _WARN:
+            return level is not Level.INFO
+        return self.origin in site
 
     def fits(self, message: bytes) -> bool:
         """Tell whether a message has this form."""
@@ -89,6 +103,12 @@ def shape_of(message: bytes) -> bytes:
     return message.translate(None, _DIGITS)
 
 
+def words_shape(message: bytes) -> bytes:
+    """Return a message with # for each word that has a digit: a number, an address, a name."""
+    words = message[:_SHAPED_BYTES].split()
+    return b" ".join(word if word.translate(None, _DIGITS) == word else b"#" for word in words)
+
+
 @dataclass(frozen=True, slots=True)
 class Catalogue:
     """All rules by id, and their forms in the order of the table."""
@@ -101,7 +121,7 @@ def _read() -> Iterator[tuple[LogRule, list[str]]]:
     """Yield the rule of each row, and the row."""
     rule: LogRule | None = None
     for row in read_tsv("nccl_log/catalogue.tsv"):
-        name, role, severity, scope, _, _, known, _, _, title, meaning, action = row
+        name, role, severity, scope, _, _, known, _, _, _, title, meaning, action = row
         if rule is None or name != rule.id:
             rule = LogRule(
                 name, Role(role), Severity(severity), Scope(scope), known, title, meaning, action
@@ -116,13 +136,14 @@ def load_catalogue() -> Catalogue:
     forms = []
     for rule, row in _read():
         rules[rule.id] = rule
-        since, until, known, contains, pattern = row[4:9]
-        if known in ("compared", "level"):
+        since, until, known, origin, contains, pattern = row[4:10]
+        if known in _WITHOUT_FORM:
             continue
         form = _Form(
             rule,
             parse_version(since),
             parse_version(until),
+            "" if origin == _NONE else origin,
             contains.encode(),
             shape_of(contains.encode()),
             None if pattern == _NONE else re.compile(pattern.encode()),
@@ -145,8 +166,13 @@ class Matcher:
         """Return the rule of this id."""
         return self._catalogue.rules[name]
 
-    def find(self, level: Level, message: bytes, version: Version) -> LogRule | None:
-        """Return the first rule that fits; `version` is empty if it is not known, or not NCCL's."""
+    def find(
+        self, level: Level, message: bytes, version: Version, site: str = ""
+    ) -> LogRule | None:
+        """Return the first rule that fits; `version` is empty if it is not known, or not NCCL's.
+
+        `site`: file:line of NCCL's source that the line came from.
+        """
         text = b"DIAG " + message if level is Level.DIAG else message
         shape = shape_of(text)
         near = self._near.get(shape)
@@ -156,7 +182,7 @@ class Matcher:
             near = [one for one in self._catalogue.forms if one.shape in shape]
             self._near[shape] = near
         for form in near:
-            if form.is_of(version) and form.fits(text):
+            if form.is_from(level, site) and form.is_of(version) and form.fits(text):
                 return form.rule
         fallback = _BY_LEVEL.get(level)
         return self._catalogue.rules[fallback] if fallback else None

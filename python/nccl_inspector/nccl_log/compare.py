@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from nccl_inspector.model.card import INFO, Severity
 from nccl_inspector.model.wording import cut_list, number
 from nccl_inspector.nccl_log.identities import Identities, Identity, said_names
+from nccl_inspector.nccl_log.kept import Log
 from nccl_inspector.nccl_log.process_log import ProcessLog
-from nccl_inspector.nccl_log.reader import Log
+from nccl_inspector.nccl_log.torch_lines import TorchGroup, WorkCounts
 
 COMMUNICATORS_MANY = 50  # of one process
 _INIT_SLOW_S = 30.0
@@ -59,7 +60,7 @@ def compare(log: Log, identities: Identities, *, partial: bool = False) -> list[
     job = _Job(members, hosts, log, identities, partial)
     judges = (
         _network, _shared_memory, _gpu_direct, _adapters, _speeds, _interface, _versions,
-        _environment, _init, _init_time, _nvls, _behind, _communicators,
+        _environment, _init, _init_time, _nvls, _behind, _desync, _communicators,
     )  # fmt: skip
     return [found for judge in judges for found in judge(job)]
 
@@ -277,21 +278,66 @@ def _nvls(job: _Job) -> Iterator[Compared]:
 
 
 def _behind(job: _Job) -> Iterator[Compared]:
-    groups: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for (at, group), counts in job.log.work.items():
-        groups[group].append((counts.enqueued, at))
-    for group, enqueued in sorted(groups.items()):
-        least, most = min(enqueued)[0], max(enqueued)[0]
-        behind = [at for count, at in enqueued if count == least]
-        if least < 0 or least == most or 2 * len(behind) > len(enqueued):
+    """Find who did not call the collective in which others of its group wait.
+
+    Ranks that called more than others are not ahead for that: a host runs ahead of its GPU.
+    """
+    groups: dict[str, dict[int, tuple[int, TorchGroup, WorkCounts]]] = defaultdict(dict)
+    for (at, key), (group, counts) in job.log.work.items():
+        leader = job.identities.leader(at)
+        before = groups[key].get(leader)
+        if before is None or before[2].enqueued < counts.enqueued:
+            groups[key][leader] = at, group, counts
+    for _, members in sorted(groups.items()):
+        rows = list(members.values())
+        ranks = [group.rank for _, group, _ in rows if group.rank is not None]
+        if len(set(ranks)) < len(ranks):
+            continue  # two are the same rank of it: its name is that of several groups
+        least = min(counts.enqueued for _, _, counts in rows)
+        waits = [c.waits_in for _, _, c in rows if c.waits_in is not None and c.waits_in > least]
+        if not waits:
             continue
-        who = job.identities.distinct(behind)
-        of_group = f" of {group}" if group else ""
+        behind = [(at, counts) for at, _, counts in rows if counts.enqueued < min(waits)]
+        if 2 * len(behind) > len(rows):
+            continue  # either they are behind, or the others called one too many
+        who = job.identities.distinct(at for at, _ in behind)
+        most = max(counts.enqueued for _, counts in behind)
+        count = str(max(least, 0)) if least == most else f"{max(least, 0)} to {most}"
         yield Compared(
             "rank-behind",
             tuple(who),
-            f"{said_names(who)} enqueued {least} collectives{of_group}, others {most}",
+            f"{said_names(who)} enqueued {count} collectives of {rows[0][1].name}; others wait in "
+            f"the one with the number {min(waits)}",
         )
+
+
+def _desync(job: _Job) -> Iterator[Compared]:
+    """Tell what PyTorch's own reports say; without the group of all ranks they are ranks in one."""
+    for found, (group, writer) in job.log.desyncs.items():
+        is_whole = group is None or group.has_all_ranks
+        words = [
+            f"{_said_ranks(ranks)} {what}"
+            for ranks, what in (
+                (found.never, "joined no collective"),
+                (found.not_finished, f"did not finish collective {found.not_finished_in}"),
+                (found.not_joined, f"did not join collective {found.not_joined_in}"),
+            )
+            if ranks
+        ]
+        if is_whole:
+            ranks = (*found.never, *found.not_finished, *found.not_joined)
+            who = tuple(job.identities.of_rank(one) for one in dict.fromkeys(ranks))
+            yield Compared("desync-report", who, "; ".join(words))
+        else:
+            yield Compared(
+                "desync-report", (), f"ranks in {group.name if group else ''}: {'; '.join(words)}"
+                f"; written by {job.identities.of(writer).name}",
+            )  # fmt: skip
+
+
+def _said_ranks(ranks: Sequence[int]) -> str:
+    word = "rank" if len(ranks) == 1 else "ranks"
+    return f"{word} {cut_list(map(str, ranks), 2 * _MANY_SHOWN)}"
 
 
 def _communicators(job: _Job) -> Iterator[Compared]:

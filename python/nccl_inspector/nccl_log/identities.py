@@ -66,10 +66,15 @@ class Identities:
         for at, one in enumerate(self._processes):
             if one.pid is not None and one.number is not None and self._leader[at] == at:
                 by_rank[one.number].append(at)
+        by_task: dict[int, list[int]] = defaultdict(list)
+        for at, one in enumerate(self._processes):
+            if one.pid is not None and one.label is not None and self._leader[at] == at:
+                by_task[one.label].append(at)
         for at, one in enumerate(self._processes):
             if one.pid is None and one.label is not None:
-                same = by_rank[one.label] or [at]
-                by_rank[one.label] = same
+                known = by_rank if one.is_rank else by_task
+                same = known[one.label] or [at]
+                known[one.label] = same
                 if len(same) == 1:
                     self._leader[at] = same[0]
 
@@ -78,7 +83,9 @@ class Identities:
         if one.rank is not None:
             name = f"rank {one.rank}"
         elif one.label is not None:
-            name = f"rank {one.label}" if one.pid is None else f"task {one.label}"
+            name = f"rank {one.label}" if one.is_rank else f"task {one.label}"
+        elif one.alias:
+            name = one.alias
         elif one.pid is not None:
             name = f"pid {one.pid}"
         else:
@@ -101,6 +108,11 @@ class Identities:
     def leader(self, at: int) -> int:
         """Return the writer that stands for the process of this one."""
         return self._leader[at]
+
+    def of_rank(self, rank: int) -> Identity:
+        """Return the identity of a rank of the job, which may have written nothing."""
+        found = [one for one in self._names.values() if one.number == rank]
+        return found[0] if len(found) == 1 else Identity(f"rank {rank}", "", rank)
 
     def distinct(self, writers: Iterable[int]) -> list[Identity]:
         """Return the processes of some writers, each once, by their number."""

@@ -11,12 +11,15 @@ from nccl_inspector.model.wording import cut_list, elapsed, number
 from nccl_inspector.nccl_log.catalogue import LogRule, Role, Scope, load_catalogue, shape_of
 from nccl_inspector.nccl_log.compare import compare
 from nccl_inspector.nccl_log.identities import Identities, Identity, said_hosts, said_names
+from nccl_inspector.nccl_log.kept import Hits, Log, Quote
 from nccl_inspector.nccl_log.process_log import Comm, ProcessLog
-from nccl_inspector.nccl_log.reader import Hits, Log, Quote
+from nccl_inspector.nccl_log.results import said_result
 
 NAMES_MAX = 64  # of processes in one finding
 FACT_VALUES_MAX = 6
 _TIES_SHOWN = 4
+# Ends of processes from which what peers write of each other follows.
+_DEATHS = frozenset({"oom-killed", "slurm-node-failed", "task-killed", "python-exception"})
 _ROLES = (Role.ERROR, Role.SYMPTOM, Role.SETTING, Role.CONSEQUENCE)
 
 
@@ -33,6 +36,7 @@ class LogFinding:
     detail: str
     quote: Quote | None
     action: str
+    key: str = ""  # of several findings of one rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class FirstError:
     followers: int
     within_s: float | None  # how long after it the last of them came; None: not known
     certain: bool
+    key: str = ""  # of its finding
 
 
 def said_followers(count: int, within_s: float | None) -> str:
@@ -88,10 +93,21 @@ class LogReport:
         """The severity of the worst finding, or None without findings."""
         return max((one.severity for one in self.findings), key=SEVERITIES.index, default=None)
 
+    @property
+    def only_consequences(self) -> bool:
+        """Whether something follows from an error of which the log has nothing."""
+        roles = {one.rule.role for one in self.findings}
+        return Role.CONSEQUENCE in roles and not roles & {Role.ERROR, Role.SYMPTOM}
+
 
 def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> LogReport:
     """Return the report; `own_files` and `partial` say how it was read (reader.py, compare.py)."""
     identities = Identities(log.processes, own_files=own_files)
+    raised = log.hits.get("python-exception")
+    if raised is not None and any(
+        one is not raised and one.grave is CRITICAL for one in log.hits.values()
+    ):
+        raised.severity = None  # the program went on for a while, and failed all the same
     first = _first_error(log, identities)
     found = [*_matched(log, identities), *_compared(log, identities, partial)]
     order = sorted(found, key=lambda one: _place(one, first))
@@ -112,7 +128,7 @@ def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> Lo
 
 def _place(one: LogFinding, first: FirstError | None) -> tuple[int, int, int]:
     """Return the place of a finding: the first error, then the worst, causes before settings."""
-    is_first = first is not None and one.rule.id == first.rule.id
+    is_first = first is not None and one.key == first.key
     return (0 if is_first else 1, -SEVERITIES.index(one.severity), _ROLES.index(one.rule.role))
 
 
@@ -125,15 +141,16 @@ class _Event:
     order: int
     writer: int
     hits: Hits
+    key: str
 
 
 def _events(log: Log, roles: Iterable[Role]) -> list[_Event]:
     wanted = set(roles)
     return [
-        _Event(time_s, order, writer, hits)
-        for hits in log.hits.values()
+        _Event(time_s, order, writer, hits, key)
+        for key, hits in log.hits.items()
         if hits.rule.role in wanted
-        and (hits.rule.severity is CRITICAL or hits.rule.role is Role.CONSEQUENCE)
+        and (hits.grave is CRITICAL or hits.rule.role is Role.CONSEQUENCE)
         for writer, (time_s, order) in hits.first.items()
     ]
 
@@ -141,6 +158,9 @@ def _events(log: Log, roles: Iterable[Role]) -> list[_Event]:
 def _first_error(log: Log, identities: Identities) -> FirstError | None:
     """Return the first critical error, or None if nothing tells which one came first."""
     errors = _events(log, [Role.ERROR])
+    if any(one.hits.rule.id in _DEATHS for one in errors):
+        # What peers write of each other may follow from a death, which Slurm tells at the end.
+        errors = [one for one in errors if one.hits.rule.scope is not Scope.PAIR]
     timed = [one for one in errors if one.time_s is not None]
     if log.files == 1 and len(timed) < len(errors):
         # The lines of one file are in the order in which they were written.
@@ -158,7 +178,9 @@ def _first_error(log: Log, identities: Identities) -> FirstError | None:
     ]  # fmt: skip
     same = identities.distinct([first.writer, *(one.writer for one in ties)])
     who = " or ".join(one.name for one in same[:_TIES_SHOWN])
-    if len(same) > _TIES_SHOWN:
+    if first.hits.whom:
+        who = cut_list(sorted(first.hits.whom), _TIES_SHOWN)
+    elif len(same) > _TIES_SHOWN:
         who = f"one of {number(len(same), 'process')}"
     quote = _quote_of(first)
     if quote is None:
@@ -166,7 +188,7 @@ def _first_error(log: Log, identities: Identities) -> FirstError | None:
     followers, within_s = _followers(log, identities, first, {one.name for one in same})
     return FirstError(
         first.hits.rule, who, first.time_s, quote, followers, within_s,
-        len(timed) == len(errors) or log.files == 1,
+        len(timed) == len(errors) or log.files == 1, first.key,
     )  # fmt: skip
 
 
@@ -213,31 +235,51 @@ def _said_who(rule: LogRule, found: Sequence[Identity]) -> str:
 
 
 def _matched(log: Log, identities: Identities) -> Iterator[LogFinding]:
-    for hits in log.hits.values():
+    for key, hits in log.hits.items():
         who = identities.distinct(hits.first)
-        quote = _shown(hits)
+        names = tuple(sorted(hits.whom)) or tuple(one.name for one in who)
         yield LogFinding(
             hits.rule,
-            hits.rule.severity,
-            _said_who(hits.rule, who),
-            tuple(one.name for one in who[:NAMES_MAX]),
-            len(who),
+            hits.grave,
+            cut_list(names, _TIES_SHOWN) if hits.whom else _said_who(hits.rule, who),
+            names[:NAMES_MAX],
+            len(names),
             hits.count,
-            _variety(hits),
-            quote,
+            "; ".join(_details(hits)),
+            _shown(hits),
             hits.rule.action,
+            key,
         )
 
 
-def _variety(hits: Hits) -> str:
-    """Return other texts of a rule, such as other variables, if they differ in more than digits."""
+def _details(hits: Hits) -> Iterator[str]:
     shown = _shown(hits)
-    if shown is None or (hits.rule.role is not Role.SETTING and hits.rule.known != "level"):
+    if hits.code:
+        yield f"NCCL's calls came back with {said_result(hits.code)}"
+    if shown is not None and hits.rule.id == "python-exception" and shown.record.site:
+        yield f"at {shown.record.site}"
+    if words := _variety(hits):
+        yield words
+
+
+def _variety(hits: Hits) -> str:
+    """Return other texts of a rule: of settings those that differ in more than digits."""
+    shown = _shown(hits)
+    if shown is None:
         return ""
-    texts = {shape_of(one.record.message): one.record.message for one in hits.quotes}
-    texts.pop(shape_of(shown.record.message), None)
-    words = (f"`{text[:80].decode('utf-8', 'replace')}`" for text in texts.values())
-    return f"also: {cut_list(words, 3)}" if texts else ""
+    if hits.rule.known in ("level", "launcher", "python"):
+        texts = list(hits.texts)
+        own = shown.record.message
+        # The rest of a text that is only the same with other numbers says nothing more.
+        others = [one for one in texts if one != own]
+    elif hits.rule.role is Role.SETTING:
+        by_shape = {shape_of(one.record.message): one.record.message for one in hits.quotes}
+        by_shape.pop(shape_of(shown.record.message), None)
+        others = list(by_shape.values())
+    else:
+        return ""
+    words = (f"`{text[:80].decode('utf-8', 'replace')}`" for text in others)
+    return f"also: {cut_list(words, 3)}" if others else ""
 
 
 def _shown(hits: Hits) -> Quote | None:

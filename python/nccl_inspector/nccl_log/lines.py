@@ -15,10 +15,12 @@ says, and nothing keeps more of it than `MESSAGE_BYTES_MAX`.
 
 import re
 from calendar import timegm
+from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from nccl_inspector.nccl_log.prefixes import read_prefix
 from nccl_inspector.nccl_log.record import Level
 
 MESSAGE_BYTES_MAX = 4096  # of a message only this much is looked at
@@ -55,14 +57,14 @@ COUNTED_WAYS: Final = {
 LAST_ERROR: Final = b"Last error:"  # PyTorch repeats NCCL's last warning in the next line
 
 TIME: Final = re.compile(rb"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
-# glog: severity, month and day, time.
-_GLOG = re.compile(rb"[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))? ")
-# torchrun also writes [default3]:, with the worker's number on its node: that is not its rank.
-_TORCH_RANK = re.compile(rb"\[rank(\d{1,6})\]:")
-_RANK_WORD = re.compile(rb"\[?\bRank (\d{1,6})\]")
-_LABEL = re.compile(rb"\s{0,8}(\d{1,6}): ")
+_ZONE = re.compile(rb"Z|[+-]\d\d:?\d\d")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_ADDRESS = re.compile(
+    rb"(?!\d\d?:)([A-Za-z0-9_][A-Za-z0-9_.-]{0,63}):(\d{1,10}):\d{1,20}(?: \[[\w-]{1,16}\])?(?= |$)"
+)
 _SITE = re.compile(rb"[\w./+-]{1,200}:\d{1,6}")
+# What the C++ compiler calls a function; aws-ofi-nccl gives that as its place.
+_FUNCTION = re.compile(rb"([\w:~]{1,120})\([^\n]{0,400}:(\d{1,6})$")
 
 LEVELS: Final = {
     b"INFO": Level.INFO,
@@ -75,7 +77,10 @@ LEVELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What stands before a message; `label` is the prefix of a task or of torchrun's worker."""
+    """What stands before a message; `label` is the prefix of a task or of torchrun's worker.
+
+    `alias`: what else the line calls its writer, if that is no number of the job.
+    """
 
     time_s: float | None = None
     host: str = ""
@@ -83,6 +88,9 @@ class Head:
     label: int | None = None
     site: str = ""
     start: int = 0  # where NCCL's own line begins in the head
+    is_rank: bool = False  # `label` is a rank of the job
+    alias: str = ""
+    thread: bytes = b""  # host, process and thread, as they stand there
 
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -102,7 +110,7 @@ def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _seconds(parts: tuple[bytes, ...], fraction: bytes | None) -> float | None:
+def utc_seconds(parts: tuple[bytes, ...], fraction: bytes | None) -> float | None:
     year, month, day, hour, minute, second = (int(part) for part in parts)
     if not (year and 1 <= month <= 12 and 1 <= day <= 31):
         return None
@@ -121,7 +129,7 @@ def time_of(text: bytes) -> float | None:
 def seconds_of(match: re.Match[bytes]) -> float | None:
     """Return the time that TIME has found; None: there is no such day or hour."""
     *parts, fraction = match.groups()
-    return _seconds(tuple(parts), fraction)
+    return utc_seconds(tuple(parts), fraction)
 
 
 def _from_address(word: bytes) -> tuple[str, int] | None:
@@ -133,54 +141,63 @@ def _from_address(word: bytes) -> tuple[str, int] | None:
     return (host, int(parts[1])) if _HOST.fullmatch(host) else None
 
 
+def _place(text: bytes) -> str:
+    """Return `file:line` from what stands between a process and `NCCL`; empty: it has none."""
+    words = text.strip()
+    if words.endswith(b")"):
+        before, gap, _ = words.rpartition(b" (")
+        words = before if gap else words
+    if _SITE.fullmatch(words):
+        return words.decode("ascii", "replace")
+    found = _FUNCTION.search(words)
+    return b":".join(found.groups()).decode("ascii", "replace") if found else ""
+
+
 def parse_head(head: bytes) -> Head:
     """Return what the head of a line of NCCL's says; `head` ends where `NCCL` begins."""
-    words = head.split()
-    at = len(words) - 1
-    site = ""
-    if at >= 0 and words[at].startswith(b"(") and words[at].endswith(b")"):
-        at -= 1
-    if at >= 0 and _SITE.fullmatch(words[at]) and _from_address(words[at]) is None:
-        site = words[at].decode("ascii", "replace")
-        at -= 1
-    if at >= 0 and words[at].startswith(b"[") and words[at].endswith(b"]"):
-        at -= 1
-    found = _from_address(words[at]) if at >= 0 else None
+    clock = TIME.search(head)
+    begin = 0
+    if clock is not None:
+        zone = _ZONE.match(head, clock.end())
+        begin = clock.end() if zone is None else zone.end()
+    found = next(iter(deque(_ADDRESS.finditer(head, begin), maxlen=1)), None)  # the last one
+    time_s = None if clock is None else seconds_of(clock)
     if found is None:
-        return Head(time_of(head), label=label_of(head), site=site)
-    host, pid = found
-    start = head.rfind(host.encode() + b":")
-    before = head[:start]
-    return Head(time_of(before), host, pid, label_of(before), site, start)
+        of_text = parse_text_head(head)
+        words = head.split()
+        return replace(of_text, site=_place(words[-1]) if words else "")
+    before = head[: found.start()]
+    prefix = read_prefix(before)
+    return Head(
+        time_s, found[1].decode("ascii"), int(found[2]), prefix.label, _place(head[found.end() :]),
+        found.start(), prefix.is_rank, thread=found[0],
+    )  # fmt: skip
+
+
+def thread_of(head: bytes) -> bytes:
+    """Return what a head has of host, process and thread: `Head.thread`, without the rest."""
+    found = _ADDRESS.search(head)
+    return found[0] if found else b""
 
 
 def parse_diag_head(head: bytes) -> Head:
     """Return what stands before a line of NCCL's diagnostics: host and pid, without a thread."""
     word = head.rstrip().rpartition(b" ")[2]
     found = _from_address(word + b":0")
+    prefix = read_prefix(head)
     if found is None:
-        return Head(label=label_of(head))
+        return Head(label=prefix.label, is_rank=prefix.is_rank)
     host, pid = found
     start = head.rfind(host.encode() + b":")
-    return Head(time_of(head[:start]), host, pid, label_of(head[:start]), start=start)
+    prefix = read_prefix(head[:start])
+    return Head(time_of(head[:start]), host, pid, prefix.label, start=start, is_rank=prefix.is_rank)
 
 
-def label_of(head: bytes) -> int | None:
-    """Return the number of the task or worker that a launcher put before a line."""
-    match = _LABEL.match(head) or _TORCH_RANK.search(head)
-    return int(match[1]) if match else None
-
-
-def parse_torch_head(head: bytes, message: bytes, year: int | None) -> Head:
-    """Return what a line of PyTorch's says; its times have no year."""
-    match = _TORCH_RANK.search(head)
-    said = match or _RANK_WORD.search(message)
-    clock = _GLOG.search(head)
-    time_s = None
-    if clock and year:
-        *parts, fraction = clock.groups()
-        time_s = _seconds((b"%d" % year, *parts), fraction)
-    return Head(time_s, label=int(said[1]) if said else None)
+def parse_text_head(head: bytes) -> Head:
+    """Return what stands before text that names no process itself, such as an exception."""
+    prefix = read_prefix(head)
+    pid = None if prefix.is_rank else prefix.pid
+    return Head(time_of(head), "", pid, prefix.label, is_rank=prefix.is_rank)
 
 
 def divide(message: bytes) -> tuple[bytes, bytes, bytes] | None:

@@ -101,6 +101,8 @@ class ProcessLog:
     comms: dict[bytes, Comm] = field(default_factory=dict)
     comms_made: int = 0
     init: InitTime | None = None  # of the largest communicator
+    is_rank: bool = False  # `label` is a rank of the job
+    alias: str = ""  # what its lines call it, if that is no number
     torn: bool = False  # another process's text stood before its head: `host` may not be right
 
     @property
@@ -147,6 +149,7 @@ def _version(process: ProcessLog, message: bytes) -> None:
 
 
 def _comm(process: ProcessLog, message: bytes) -> None:
+    message = message.rstrip()
     if (match := _SHAPE.search(message)) is not None:
         comm = _known(process, match[1], int(match[2]), int(match[3]))
         if comm is not None:

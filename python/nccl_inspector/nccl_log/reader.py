@@ -6,13 +6,15 @@ whatever the size of the logs.
 """
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from math import floor
 from typing import Final
 
-from nccl_inspector.nccl_log.catalogue import LogRule, Matcher, Role, shape_of
+from nccl_inspector.model.card import CRITICAL
+from nccl_inspector.nccl_log.catalogue import LogRule, Matcher, Role
+from nccl_inspector.nccl_log.job_reader import JobReader
+from nccl_inspector.nccl_log.kept import Hits, Keeper, Log
 from nccl_inspector.nccl_log.lines import (
     COUNTED_WAYS,
     HEAD_BYTES_MAX,
@@ -24,13 +26,13 @@ from nccl_inspector.nccl_log.lines import (
     TIME,
     Head,
     divide,
-    label_of,
     parse_diag_head,
     parse_head,
-    parse_torch_head,
+    parse_text_head,
     seconds_of,
-    whole_lines,
+    thread_of,
 )
+from nccl_inspector.nccl_log.prefixes import read_prefix
 from nccl_inspector.nccl_log.process_log import (
     HANDLERS,
     LOOKED_UP,
@@ -40,81 +42,50 @@ from nccl_inspector.nccl_log.process_log import (
     set_version,
 )
 from nccl_inspector.nccl_log.record import Level, Record
+from nccl_inspector.nccl_log.torch_lines import (
+    DESYNC_MARK,
+    counts_of,
+    desync_of,
+    group_of,
+    parse_torch_head,
+    severity_of,
+)
+from nccl_inspector.nccl_log.wrapped import plain_blocks
 
 PROCESSES_MAX = 16384
-QUOTES_MAX = 16  # lines that are kept of each rule
 _HEADS_MAX = 65536
 _SECONDS_MAX = 4096
 _SECOND_BYTES = len("2026-11-25 10:11:12")
 _CUT_BYTES = NCCL_LINE_BYTES - 1, NCCL_LINE_BYTES
-_FIRSTS_MAX = 1 << 18  # of all rules: who wrote something that a rule fits
-_QUOTED_BYTES_MAX = 400
 _VARIABLE_WORDS: Final = b" set by environment to "
 
-_WORK = re.compile(
-    rb"last enqueued (?:NCCL )?work: (-?\d{1,20}), last completed (?:NCCL )?work: (-?\d{1,20})"
-)
-_GROUP = re.compile(rb"PG GUID [^ ()]{1,32}\(([^()]{1,64})\)")
-
-
-@dataclass(frozen=True, slots=True)
-class Quote:
-    """A line that a rule fits; `order` counts over all that was read, `place` is `file:line`."""
-
-    record: Record
-    process: int
-    order: int
-    place: str
-
-
-@dataclass(slots=True)
-class Hits:
-    """All lines that one rule fits: the first ones, and who wrote how many."""
-
-    rule: LogRule
-    quotes: list[Quote] = field(default_factory=list)
-    first: dict[int, tuple[float | None, int]] = field(default_factory=dict)  # time, order
-    earliest: Quote | None = None  # by time; None: no line has one
-    count: int = 0
-    shapes: set[bytes] = field(default_factory=set)  # of its texts, if it is about settings
-
-
-@dataclass(frozen=True, slots=True)
-class WorkCounts:
-    """PyTorch's counts of one rank's collectives when its watchdog gave up."""
-
-    process: int
-    group: str
-    enqueued: int
-    completed: int
-
-
-@dataclass(slots=True)
-class Log:
-    """Everything that was read."""
-
-    processes: list[ProcessLog] = field(default_factory=list)
-    hits: dict[str, Hits] = field(default_factory=dict)
-    work: dict[tuple[int, str], WorkCounts] = field(default_factory=dict)
-    bytes: int = 0
-    files: int = 0
-    lines: int = 0  # of NCCL and PyTorch
-    ways: Counter[str] = field(default_factory=Counter)  # the usual ways of channels, of all
-    loud: int = 0  # of them warnings and errors
-    cut: int = 0  # of them cut by NCCL
-    skipped: Counter[str] = field(default_factory=Counter)  # what was not looked at, by reason
-    notes: list[str] = field(default_factory=list)  # files that could not be read
+# A call of NCCL's that came back with an error: file:line -> result.
+_TRACE = re.compile(rb"[\w./+-]{1,200}:\d{1,6} -> (\d{1,3})(?: \[[^\]]{1,32}\])?\s{0,64}$")
+_IN_PROGRESS = 7
+_AFTER_LINES_MAX = 256  # after a warning: in these NCCL says which calls failed by it
+_WRAPPED_BYTES_MAX = 400  # behind a line of PyTorch's that may go on in the next one
+_DESYNC_BYTES_MAX = 16 << 10
+_DESYNCS_MAX = 64
 
 
 class LogReader:
     """Takes the bytes of logs, one file after the other."""
 
-    def __init__(self, *, own_files: bool = False) -> None:
-        """`own_files`: each file is of one process, so equal host and pid are not the same one."""
+    def __init__(self, *, own_files: bool = False, whole_output: bool = True) -> None:
+        """`own_files`: each file is of one process, so equal host and pid are not the same one.
+
+        `whole_output`: read lines of launchers, exceptions and the like, too.
+        """
         self.log = Log()
+        self._keeper = Keeper(self.log)
         self._matcher = Matcher()
         self._own_files = own_files
-        self._by_key: dict[tuple[int, int | None, str, int | None], int] = {}
+        self._job = (
+            JobReader(self._keeper, self._matcher, self._process, self._place)
+            if whole_output
+            else None
+        )
+        self._by_key: dict[tuple[int, int | None, str, int | None, str], int] = {}
         self._by_head: dict[bytes, int] = {}
         self._loud_heads: dict[bytes, tuple[Head, int]] = {}
         self._file, self._year, self._label = "", 0, -1
@@ -122,8 +93,13 @@ class LogReader:
         self._block, self._last_counted = b"", (0, 1)
         self._version = ""
         self._seconds: dict[bytes, float | None] = {}
-        self._room, self._firsts = Room(), 0
+        self._room = Room()
         self._unfinished: bytes | None = None  # the head of a `Last error:` that ended its block
+        self._offset = 0  # of all blocks
+        self._unversioned: list[int] = []  # processes of this file, until a version is told
+        # The last line of a thread, if it is a warning after which a call of NCCL's may fail.
+        self._pending: dict[bytes, Hits] = {}
+        self._since_warning = 0  # lines of level INFO
 
     def read(
         self, name: str, chunks: Iterable[bytes], year: int = 0, label: int | None = None
@@ -139,12 +115,21 @@ class LogReader:
         self._lines_before, self._version = 1, ""
         self._by_head.clear()
         self._loud_heads.clear()
-        for block in whole_lines(chunks):
+        self._pending.clear()
+        self._unversioned.clear()
+        for block in plain_blocks(self._counted(chunks)):
             self._block = block
             self._last_counted = (0, self._lines_before)
             self._read_block(block)
             self._lines_before += block.count(b"\n")
-            log.bytes += len(block)
+            self._offset += len(block)
+        if self._job is not None:
+            self._job.end_file(name, self._offset, self._lines_before)
+
+    def _counted(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self.log.bytes += len(chunk)
+            yield chunk
 
     def _read_block(self, block: bytes) -> None:
         heads, processes = self._by_head, self.log.processes
@@ -175,9 +160,27 @@ class LogReader:
             if number >= 0:
                 self._info(number, processes[number], message, head, line, match.end())
         self.log.lines += lines + block.count(b"CCL INFO ")
-        for way, text in COUNTED_WAYS.items():
-            self.log.ways[way] += block.count(text)
+        self._rest_of(block)
+
+    def _rest_of(self, block: bytes) -> None:
+        """Take what is no line of NCCL's or PyTorch's, or is counted without looking at lines."""
+        if b" via " in block:
+            self._count_ways(block)
         self._last_errors(block)
+        if self._job is not None:
+            self._job.read(block, self._offset, self._year)
+
+    def _count_ways(self, block: bytes) -> None:
+        direct = block.count(b" via P2P/")
+        for way, text in COUNTED_WAYS.items():
+            if text.startswith(b" via P2P/"):
+                if not direct:
+                    continue
+                found = block.count(text)
+                direct -= found
+            else:
+                found = block.count(text)
+            self.log.ways[way] += found
 
     def _process_of(self, head: bytes) -> int:
         return self._process(parse_head(head), head, torn=b"CCL " in head)
@@ -186,9 +189,9 @@ class LogReader:
         """Take a line that is not of level INFO."""
         _, word, message, torch, failed = match.groups()
         if torch is not None:
-            self._torch(head, torch, line)
+            self._torch(head, torch, line, match.end())
         elif failed is not None:
-            self._torch(head, b"error in: " + failed, line)
+            self._torch(head, b"error in: " + failed, line, match.end())
         elif word == b"version":
             start = match.start()
             self._bare_version(head, message, self._block[start - 1 : start])
@@ -202,6 +205,8 @@ class LogReader:
     ) -> None:
         first = message[: message.find(b" ")]
         handler = HANDLERS.get(first)
+        if self._pending:
+            self._after_warning(head, message)
         if b" NCCL " in message and (parts := divide(message)) is not None:
             own, head_of_other, rest = parts
             self._info(number, process, own, head, line, end)
@@ -213,12 +218,48 @@ class LogReader:
                 return
         elif _VARIABLE_WORDS in message:
             set_variable(process, message)
+        elif b" -> " in message[-32:] and (trace := _TRACE.match(message)) is not None:
+            self._returned(number, head, message, int(trace[1]), line)
+            return
         if first == b"NET/IB" and end - line >= NCCL_LINE_BYTES - 1 and b": Using " in message:
             process.hcas_cut = True
         rule = self._matcher.find(Level.INFO, message, process.numbers)
         if rule is not None:
             told = parse_head(head)
             self._hit(rule, number, self._record(Level.INFO, told, message, line, end), line)
+
+    def _returned(self, number: int, head: bytes, message: bytes, code: int, line: int) -> None:
+        """Take a call of NCCL's that came back with a result; it is one more symptom at most."""
+        if code in (0, _IN_PROGRESS):
+            return
+        rule = self._matcher.rule("return-trace")
+        hits = self.log.hits.get(rule.id)
+        if hits is not None and number in hits.first:
+            hits.count += 1
+            return
+        record = replace(self._record(Level.INFO, parse_head(head), message, line, line), code=code)
+        self._hit(rule, number, record, line)
+
+    def _after_warning(self, head: bytes, message: bytes) -> None:
+        """Note that NCCL failed, if this line of the same thread says so right after a warning."""
+        self._since_warning += 1
+        if self._since_warning > _AFTER_LINES_MAX:
+            self._pending.clear()
+            return
+        key = thread_of(head)
+        hits = self._pending.get(key)
+        if hits is None:
+            return
+        trace = _TRACE.match(message)
+        code = int(trace[1]) if trace else 0
+        if code in (0, _IN_PROGRESS):
+            del self._pending[key]
+            return
+        hits.code = code
+        if hits.rule.id == "warning":
+            hits.rule = self._matcher.rule("nccl-failed")
+        elif hits.rule.role is Role.ERROR:
+            hits.severity = CRITICAL
 
     def _said(self, level: Level, head: bytes, message: bytes, line: int, end: int) -> None:
         if b" NCCL " in message and (parts := divide(message)) is not None:
@@ -229,13 +270,19 @@ class LogReader:
             return
         process = self.log.processes[number]
         self.log.loud += level is not Level.DIAG
-        rule = self._matcher.find(level, message, process.numbers)
+        message = message.rstrip()
+        rule = self._matcher.find(level, message, process.numbers, told.site)
         if rule is not None:
             begin = line + told.start
             self.log.cut += end - begin in _CUT_BYTES
-            if self._counts_only(rule, number, told.time_s):
-                return
-            self._hit(rule, number, self._record(level, told, message, line, end), line)
+            key = self._keeper.key(rule, message)
+            hits = self.log.hits.get(key)
+            if hits is None or not self._keeper.counts_only(hits, number, told.time_s):
+                record = self._record(level, told, message, line, end)
+                hits = self._hit(rule, number, record, line, key)
+            if told.thread:
+                self._pending[told.thread] = hits
+                self._since_warning = 0
 
     def _loud_head(self, head: bytes, parse: Callable[[bytes], Head]) -> tuple[Head, int]:
         """Return what a head says, and the process; heads that differ in their time are one."""
@@ -252,8 +299,9 @@ class LogReader:
         told, number = known
         if clock is not None:
             told = Head(
-                self._time_of(clock), told.host, told.pid, told.label, told.site, told.start
-            )
+                self._time_of(clock), told.host, told.pid, told.label, told.site, told.start,
+                told.is_rank, told.alias, told.thread,
+            )  # fmt: skip
         return told, number
 
     def _time_of(self, clock: re.Match[bytes]) -> float | None:
@@ -267,17 +315,6 @@ class LogReader:
         second = self._seconds[text]
         return second if second is None or clock[7] is None else second + float(b"0." + clock[7])
 
-    def _counts_only(self, rule: LogRule, number: int, time_s: float | None) -> bool:
-        """Count a line like others of the process before it; False: it may have to be kept."""
-        hits = self.log.hits.get(rule.id)
-        if hits is None or number not in hits.first or rule.role is Role.SETTING:
-            return False
-        earliest = hits.earliest.record.time_s if hits.earliest else None
-        if time_s is not None and (earliest is None or time_s < earliest):
-            return False
-        hits.count += 1
-        return True
-
     def _divided(self, head: bytes, rest: bytes, line: int) -> None:
         """Take the line of a process that wrote into another one's."""
         _, word, message = rest.split(b" ", 2)
@@ -290,34 +327,50 @@ class LogReader:
             self._info(number, self.log.processes[number], message, head, line, line)
             return
         self.log.loud += 1
-        rule = self._matcher.find(level, message, self.log.processes[number].numbers)
+        numbers = self.log.processes[number].numbers
+        rule = self._matcher.find(level, message, numbers, told.site)
         if rule is not None:
-            self._hit(rule, number, self._record(level, told, message, line, line), line)
+            record = self._record(level, told, message, line, line)
+            self._hit(rule, number, record, line, self._keeper.key(rule, message))
 
-    def _torch(self, head: bytes, message: bytes, line: int) -> None:
+    def _torch(self, head: bytes, message: bytes, line: int, end: int) -> None:
         told = parse_torch_head(head, message, self._year)
         number = self._process(told, head)
         if number < 0:
             return
-        self._counts(number, message)
+        self._counts(number, message, end)
         rule = self._matcher.find(Level.TORCH, message, ())
+        if b"Timeout at coll" in message or not message.rpartition(b"]")[2].strip():
+            self._desync(number, message, end)
+        if rule is None and severity_of(head) in ("E", "F") and message.strip():
+            rule = self._matcher.rule("torch-error")
         if rule is not None:
             self.log.loud += 1
             record = Record(Level.TORCH, message, told.time_s, rank=told.label)
-            self._hit(rule, number, record, line)
+            self._hit(rule, number, record, line, self._keeper.key(rule, message))
 
-    def _counts(self, number: int, message: bytes) -> None:
-        match = _WORK.search(message)
-        if match is None:
+    def _desync(self, number: int, message: bytes, end: int) -> None:
+        """Take PyTorch's own report of who lags, which follows a line in lines of its own."""
+        text = self._block[end : end + _DESYNC_BYTES_MAX]
+        at = text.find(DESYNC_MARK)
+        if at < 0 or MARK.search(text, 0, at) is not None:
             return
-        group = _GROUP.search(message)
-        name = group[1].decode("utf-8", "replace") if group else ""
-        values = int(match[1]), int(match[2])
-        # A count that was never set is -1, or that as an unsigned number.
-        if max(values) < 1 << 62 and (
-            (number, name) in self.log.work or len(self.log.work) < PROCESSES_MAX
-        ):
-            self.log.work[number, name] = WorkCounts(number, name, *values)
+        stop = MARK.search(text, at)
+        found = desync_of(text[at : stop.start() if stop else len(text)])
+        if found is not None and len(self.log.desyncs) < _DESYNCS_MAX:
+            self.log.desyncs.setdefault(found, (group_of(message), number))
+
+    def _counts(self, number: int, message: bytes, end: int) -> None:
+        group = group_of(message)
+        if group is None or b"work" not in message:
+            return
+        found = counts_of(message)
+        if found is None and b"ast enqueued" in message:
+            # The line may have been broken where a terminal or a collector ends one.
+            found = counts_of(message + self._block[end : end + _WRAPPED_BYTES_MAX])
+        key = number, group.key
+        if found is not None and (key in self.log.work or len(self.log.work) < PROCESSES_MAX):
+            self.log.work[key] = group, found
 
     def _last_errors(self, block: bytes) -> None:
         """Take the warnings that PyTorch repeats in its exceptions."""
@@ -337,16 +390,17 @@ class LogReader:
 
     def _last_error(self, head: bytes, block: bytes, at: int) -> None:
         text = block[at : at + MESSAGE_BYTES_MAX].partition(b"\n")[0]
-        label = label_of(head)
-        prefix = text.find(b"]: ", 0, 32)
-        message = (text[prefix + 3 :] if text.startswith(b"[") and prefix > 0 else text).strip()
-        number = self._process(Head(label=label), head)
+        told = parse_text_head(head)
+        message = text[read_prefix(text).end :].strip()
+        number = self._process(told, head)
         if number < 0 or not message:
             return
         self.log.loud += 1
         rule = self._matcher.find(Level.WARN, message, ())
         if rule is not None:
-            self._hit(rule, number, Record(Level.WARN, message, rank=label), at)
+            self.log.lines += 1
+            record = Record(Level.WARN, message, rank=told.label)
+            self._hit(rule, number, record, at, self._keeper.key(rule, message))
 
     def _bare_version(self, head: bytes, message: bytes, letter: bytes) -> None:
         """Take `NCCL version X`: alone in a line it holds for the job, else for the process."""
@@ -358,9 +412,16 @@ class LogReader:
             fresh.library = "RCCL"
         self._version = fresh.version
         told = parse_head(head)
-        if told.pid is not None and (number := self._process(told, head)) >= 0:
+        if told.host and (number := self._process(told, head)) >= 0:
             process = self.log.processes[number]
             process.version, process.library = fresh.version, fresh.library
+            return
+        # A process may have written before the one that tells the version did so.
+        for number in self._unversioned:
+            process = self.log.processes[number]
+            if not process.version:
+                process.version, process.library = fresh.version, fresh.library
+        self._unversioned.clear()
 
     # What is kept.
 
@@ -373,7 +434,7 @@ class LogReader:
         if label is None and self._label >= 0:
             label = self._label
         of_file = self.log.files if self._own_files else 0
-        key = of_file, label, told.host, told.pid
+        key = of_file, label, told.host, told.pid, told.alias
         number = self._by_key.get(key)
         if number is not None:
             return number
@@ -382,7 +443,9 @@ class LogReader:
             return -1
         number = self._by_key[key] = len(self.log.processes)
         process = ProcessLog(told.host, told.pid, self._room, label, self._version)
-        process.torn = torn
+        process.torn, process.is_rank, process.alias = torn, told.is_rank, told.alias
+        if not self._version:
+            self._unversioned.append(number)
         if b"RCCL" in head or "hip" in self._version:
             process.library = "RCCL"
         self.log.processes.append(process)
@@ -403,41 +466,8 @@ class LogReader:
         self._last_counted = at, number
         return f"{self._file}:{number}"
 
-    def _hit(self, rule: LogRule, number: int, record: Record, at: int) -> None:
-        hits = self.log.hits.get(rule.id)
-        if hits is None:
-            hits = self.log.hits[rule.id] = Hits(rule)
-        hits.count += 1
-        order = self.log.bytes + at
-        new = number not in hits.first and self._firsts < _FIRSTS_MAX
-        if new:
-            self._firsts += 1
-            hits.first[number] = record.time_s, order
-        earlier = record.time_s is not None and (
-            hits.earliest is None
-            or hits.earliest.record.time_s is None
-            or record.time_s < hits.earliest.record.time_s
-        )
-        kept = len(hits.quotes) < QUOTES_MAX and (new or self._is_other_setting(hits, record))
-        if not earlier and not kept:
-            return
-        quote = Quote(_short(record), number, order, self._place(at))
-        if earlier:
-            hits.earliest = quote
-        if kept:
-            hits.quotes.append(quote)
-
-    @staticmethod
-    def _is_other_setting(hits: Hits, record: Record) -> bool:
-        """Tell whether the text is of another variable or adapter than those before."""
-        if hits.rule.role is not Role.SETTING:
-            return False
-        shape = shape_of(record.message)
-        if shape in hits.shapes:
-            return False
-        hits.shapes.add(shape)
-        return True
-
-
-def _short(record: Record) -> Record:
-    return replace(record, message=record.message[:_QUOTED_BYTES_MAX])
+    def _hit(
+        self, rule: LogRule, number: int, record: Record, at: int, key: str | None = None
+    ) -> Hits:
+        order = self._offset + at
+        return self._keeper.keep(rule, number, record, order, self._place(at), key or rule.id)

@@ -21,6 +21,7 @@ class Level(StrEnum):
     DIAG = "DIAG"
     INFO = "INFO"
     TORCH = "PyTorch"
+    JOB = "job"  # any other line of a job's output
 
 
 # What is written even if nobody asked for details.

@@ -17,10 +17,17 @@ from typing import Any, Self
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.wording import number
 from nccl_inspector.probe.errors import LostError, MemoryLackError, ProbeError
-from nccl_inspector.probe.wire import CHECKS, RANKS_MAX, Message, Wire, has_key
+from nccl_inspector.probe.wire import (
+    BACKLOG,
+    CHECKS,
+    RANKS_MAX,
+    STRANGERS_MAX,
+    Arrivals,
+    Message,
+    Wire,
+)
 
 _SEND_S = 10.0
-_KEY_S = 5.0
 _OTHER_FILES = 64
 _LOOK_S = 0.2  # between two looks at whether the step still runs
 # After the first trouble: who else has trouble, so that the one to blame is named.
@@ -92,7 +99,7 @@ class Hub:
                 (host, port),
                 family=socket.AF_INET6 if both else socket.AF_INET,
                 dualstack_ipv6=both,
-                backlog=1024,
+                backlog=BACKLOG,
             )
         except OSError as err:
             raise ProbeError(f"cannot listen on port {port}: {err.strerror}") from err
@@ -116,30 +123,25 @@ class Hub:
         Raises:
             ProbeError: a rank cannot take part, the step has ended, or not all came in time.
         """
-        _allow_connections(count)
+        _allow_connections(count + STRANGERS_MAX)
         found: dict[int, Rank] = {}
         until_s = time.monotonic() + seconds
-        while len(found) < count:
-            if time.monotonic() > until_s:
-                missing = min(set(range(count)) - found.keys())
-                raise ProbeError(
-                    f"after {seconds:g} s {len(found)} of {number(count, 'rank')} have come; "
-                    f"the first that is missing is rank {missing}"
-                )
-            self._listening.settimeout(_LOOK_S)
-            try:
-                stream, _ = self._listening.accept()
-            except TimeoutError:
-                if why := ended():
-                    raise ProbeError(why) from None
-                continue
-            if not has_key(stream, self._key, _KEY_S):
-                stream.close()
-                continue
-            rank = self._greet(Wire(stream), seconds, count)
-            if rank.number in found:
-                raise ProbeError(f"{rank} came twice")
-            found[rank.number] = rank
+        with Arrivals(self._listening, self._key) as arrivals:
+            while len(found) < count:
+                if time.monotonic() > until_s:
+                    missing = min(set(range(count)) - found.keys())
+                    raise ProbeError(
+                        f"after {seconds:g} s {len(found)} of {number(count, 'rank')} have come; "
+                        f"the first that is missing is rank {missing}"
+                    )
+                streams = arrivals.with_key(_LOOK_S)
+                if not streams and (why := ended()):
+                    raise ProbeError(why)
+                for stream in streams:
+                    rank = self._greet(Wire(stream), seconds, count)
+                    if rank.number in found:
+                        raise ProbeError(f"{rank} came twice")
+                    found[rank.number] = rank
         self.ranks = [found[at] for at in range(count)]
 
     def _greet(self, wire: Wire, seconds: float, count: int) -> Rank:

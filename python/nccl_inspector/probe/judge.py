@@ -19,6 +19,8 @@ from nccl_inspector.model.card import (
     Finding,
 )
 from nccl_inspector.model.wording import cut_list, number, percent
+from nccl_inspector.nccl_log.catalogue import LogRule, Matcher
+from nccl_inspector.nccl_log.record import Level
 from nccl_inspector.probe.baseline import Expectation
 from nccl_inspector.probe.nccl_tests import PerfRun
 from nccl_inspector.probe.odd import Odd, find_odd
@@ -155,7 +157,15 @@ def judge_run(run: PerfRun, expectation: Expectation | None, threshold: float) -
                 run.wrong,
             )
         )
+    if run.failures:
+        findings.append(_failed_finding(run))
+    if run.is_alone:
+        return Judged(Verdict.NO_DATA, _alone_words(run), expectation, tuple(findings))
     best = run.best()
+    if run.failures:
+        so_far = "" if best is None else f"; so far the best is {best[1].bus_gbs:.3g} GB/s"
+        words = f"the program failed{so_far}"
+        return Judged(Verdict.NO_DATA, words, expectation, tuple(findings))
     if best is None or best[1].bus_gbs <= 0:
         return Judged(Verdict.NO_DATA, "the table has no bandwidth", expectation, tuple(findings))
     row, figure = best
@@ -165,6 +175,45 @@ def judge_run(run: PerfRun, expectation: Expectation | None, threshold: float) -
         return Judged(Verdict.NO_DATA, words, expectation, tuple(findings))
     verdict, words, more = _compare(figure.bus_gbs, at, expectation, threshold)
     return Judged(verdict, words, expectation, (*findings, *more))
+
+
+def _alone_words(run: PerfRun) -> str:
+    """Return why a table of one rank measures nothing."""
+    if run.alone > 1:
+        return (
+            f"{run.alone} processes ran side by side, each alone (rank 0 of 1): nothing was "
+            "communicated. nccl-tests was built without MPI (make MPI=1), or its MPI does not fit "
+            "the launcher (srun --mpi=pmix)"
+        )
+    return (
+        "one rank, alone: nothing was communicated, so busbw is 0. Give it several GPUs (-g N), or "
+        "several processes; nccl-tests that was built without MPI (make MPI=1) runs each process "
+        "for itself"
+    )
+
+
+def _failed_finding(run: PerfRun) -> Finding:
+    """Return what the program wrote of its failure, and what the rules of NCCL's log say of it."""
+    rule = _rule_of(run.failures[0])
+    parts = [f"{rule.id}: {rule.title}. {rule.meaning}".strip()] if rule else []
+    if len(run.failures) > 1:
+        parts.append(f"Also: {cut_list(run.failures[1:], _CELLS_SHOWN)}.")
+    return Finding(
+        rules.PROBE_FAILED.id, WARNING, HIGH, f"nccl-tests failed: {run.failures[0]}",
+        " ".join(parts),
+        actions=tuple(filter(None, (rule.action if rule else "", rules.PROBE_FAILED.action))),
+    )  # fmt: skip
+
+
+def _rule_of(failure: str) -> LogRule | None:
+    matcher = Matcher()
+    _, slash, last = failure.partition(" / ")
+    text = last.rstrip("'").encode()
+    if slash and text:
+        rule = matcher.find(Level.WARN, text, ())
+        if rule is not None and rule.known != "level":
+            return rule
+    return matcher.find(Level.JOB, failure.encode(), ())
 
 
 def worst_exit_code(judged: Sequence[Judged]) -> int:

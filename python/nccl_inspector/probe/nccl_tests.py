@@ -3,8 +3,8 @@
 
 Formats: NVIDIA/nccl-tests src/util.cu and src/common.cu (2.0 to 2.19), ROCm/rccl-tests
 src/common.cu. Up to 2.11 each program has columns of its own, so the heading of the table says
-which there are. Rows may have the rank in front that `srun -l` or mpirun print, and lines of NCCL
-between them.
+which there are. Launchers put the rank and other words in front of rows, some into them, too
+(nccl_log/prefixes.py), and lines of NCCL come between them.
 """
 
 import re
@@ -17,6 +17,8 @@ from typing import Any
 
 from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.model.bandwidth import bus_factor, message_bytes
+from nccl_inspector.nccl_log.prefixes import without_host, without_prefix
+from nccl_inspector.nccl_log.wrapped import plain
 from nccl_inspector.probe.bounded_file import chunks, read_lines
 from nccl_inspector.system.checked_json import Checks
 from nccl_inspector.system.printable import printable
@@ -29,10 +31,16 @@ _PROBLEMS_MAX = 8
 _SIZE_MAX = 1 << 50
 _GBS_MAX, _TIME_US_MAX = 1e6, 1e12
 _RANKS_MAX = 1 << 20
-# What srun -l (`12: `) and mpirun (`[1,0]<stdout>:`) put in front.
-_PREFIX = re.compile(r"\s{0,8}(?:[0-9]{1,7}: ?|\[[0-9]{1,7},[0-9]{1,7}\]<std(?:out|err)>: ?)")
+# algbw of one rank is that of no communication, and has no limit. Nothing else is so fast.
+_ALG_GBS_MAX = 1e12
 _STARTING = re.compile(r"# Collective test starting: (\S{1,80})")
 _RANK = re.compile(r"#\s+Rank\s+([0-9]{1,7})\s.{0,200}?[Pp]id\s+[0-9]+ on\s+(\S{1,255}) device ")
+# `n1: Test NCCL failure common.cu:392 'text / text'`, perhaps behind a half row.
+_FAILURE = re.compile(
+    r"(?:([A-Za-z][\w.-]{0,254}): )?((?:Test )?(?:NCCL|CUDA) failure [^\n]{1,1000})"
+)
+_MORE_FAILURE = re.compile(r"\s*\.\. \S{1,255}(?: pid \d{1,10})?: Test failure ")
+_FAILURES_MAX = 8
 _OUT_OF_BOUNDS = re.compile(r"# Out of bounds values\s*: ([0-9]{1,12}) ")
 _AVERAGE = re.compile(r"# Avg bus bandwidth\s*: ([0-9.e+-]{1,24})")
 _WHOLE = re.compile("[0-9]{1,18}")
@@ -80,6 +88,15 @@ class PerfRun:
     out_of_bounds: int | None = None
     is_whole: bool = False
     problems: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)  # what the program itself wrote of an error
+    alone: int = 0  # processes that each ran for themselves, if there are several
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing was communicated: a rank, or each of several, was alone."""
+        figures = [one for row in self.rows for one in row.figures]
+        moved = any(one.bus_gbs for one in figures) or not any(one.alg_gbs for one in figures)
+        return self.ranks <= 1 and (self.alone > 1 or not moved)
 
     def add_problem(self, words: str) -> None:
         """Note what could not be read; there may be any number of such lines."""
@@ -143,7 +160,7 @@ def _wrong(text: str) -> int | None:
 
 def _figure(place: str, words: Sequence[str]) -> PerfFigure:
     return PerfFigure(
-        place, _figure_number(words[0], _TIME_US_MAX), _figure_number(words[1], _GBS_MAX),
+        place, _figure_number(words[0], _TIME_US_MAX), _figure_number(words[1], _ALG_GBS_MAX),
         _figure_number(words[2], _GBS_MAX), _wrong(words[3]),
     )  # fmt: skip
 
@@ -170,6 +187,11 @@ def _row(words: Sequence[str], heading: _Heading, line: int) -> PerfRow:
     raise ValueError
 
 
+def _is_row(text: str) -> bool:
+    words = text.split()
+    return len(words) > 6 and all(map(_WHOLE.fullmatch, words[:2]))
+
+
 class TextReader:
     """Takes the lines of an output; each table begins a run of its own."""
 
@@ -179,31 +201,58 @@ class TextReader:
         self._heading: _Heading | None = None
         self._function, self._ranks = "", 0
         self._nodes: set[str] = set()
+        self._firsts = 0  # lines of a rank 0 since the last table
+        self._failures: list[str] = []  # before any table
 
-    def take(self, line_number: int, text: str) -> None:
+    def take(self, line_number: int, line: bytes) -> None:
         """Take one line."""
-        if match := _PREFIX.match(text):
-            text = text[match.end() :]
-        if text.lstrip().startswith("#"):
+        text = without_prefix(line).decode("utf-8", "replace").rstrip()
+        own = text.lstrip()
+        if not own[:1].isdigit() and not own.startswith("#"):
+            inner = without_host(without_prefix(line)).decode("utf-8", "replace").rstrip()
+            if inner.lstrip()[:1] == "#" or (self._heading and _is_row(inner)):
+                text, own = inner, inner.lstrip()
+        if (failed := _FAILURE.search(text)) is not None:
+            self._take_failure(failed)
+        elif own.startswith("#"):
             self._take_comment(line_number, text.strip())
-        elif self._heading and text.lstrip()[:1].isdigit():
+        elif self._heading and own[:1].isdigit():
             self._take_row(line_number, text)
+
+    def _take_failure(self, match: re.Match[str]) -> None:
+        host = f"{match[1]}: " if match[1] else ""
+        failures = self.runs[-1].failures if self.runs and self._heading else self._failures
+        if len(failures) < _FAILURES_MAX:
+            failures.append(printable(f"{host}{match[2]}"))
+
+    def failed_without_table(self, line_number: int) -> None:
+        """Make a run of a failure that came before any table."""
+        if self._failures and not self.runs:
+            self.runs.append(PerfRun(f"{self._path}:{line_number}", self._function, self._ranks,
+                                     self._nodes, failures=self._failures))  # fmt: skip
 
     def _take_comment(self, line_number: int, text: str) -> None:
         if match := _STARTING.match(text):
             self._function = function_of(match[1])
         elif match := _RANK.match(text):
             # A second run in one file counts its ranks anew.
+            self._firsts += int(match[1]) == 0
             self._ranks = (
                 int(match[1]) + 1 if int(match[1]) == 0 else max(self._ranks, int(match[1]) + 1)
             )
             if len(self._nodes) < _RANKS_MAX:
                 self._nodes.add(printable(match[2]))
         elif heading := _heading(text.split()):
+            if self._heading == heading and self.runs and not self.runs[-1].rows:
+                # Another process's table, written into this one.
+                self.runs[-1].alone = max(self.runs[-1].alone, 2)
+                return
             self._heading = heading
             where = f"{self._path}:{line_number}"
             self.runs.append(PerfRun(where, self._function, self._ranks, self._nodes))
-            self._nodes = set()
+            self.runs[-1].alone = self._firsts if self._firsts > 1 else 0
+            self.runs[-1].failures += self._failures
+            self._nodes, self._firsts, self._failures = set(), 0, []
         elif self.runs and (match := _OUT_OF_BOUNDS.match(text)):
             self.runs[-1].out_of_bounds = int(match[1])
         elif self.runs and (match := _AVERAGE.match(text)):
@@ -234,7 +283,7 @@ def _json_figure(checks: Checks, place: str, value: Any) -> PerfFigure:
     return PerfFigure(
         place,
         checks.figure(table.get("time", table.get("cpu_time")), _TIME_US_MAX),
-        checks.figure(table.get("alg_bw"), _GBS_MAX),
+        checks.figure(table.get("alg_bw"), _ALG_GBS_MAX),
         checks.figure(table.get("bus_bw"), _GBS_MAX),
         None if wrong is None else int(checks.figure(wrong, 1e18)),
     )
@@ -332,11 +381,12 @@ def _read_text(path: str, lines: Iterable[tuple[int, bytes]]) -> list[PerfRun]:
     reader = TextReader(path)
     number = 0
     for number, line in lines:
-        reader.take(number, line.decode("utf-8", "replace").rstrip("\r"))
+        reader.take(number, plain(line).rstrip(b"\r\n"))
+    reader.failed_without_table(number)
     if not reader.runs:
         raise InspectorError(f"{path}: no table of nccl-tests in {number} lines")
     for run, following in pairwise([*reader.runs, None]):
-        if run and not run.is_whole:
+        if run and not run.is_whole and not run.failures:
             where = following.where if following else f"{path}:{number}"
             run.add_problem(f"{where}: the table ends without its last lines")
     return reader.runs

@@ -16,7 +16,7 @@ from typing import Final
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.probe.backend import Offer, Place
 from nccl_inspector.probe.errors import LostError, MemoryLackError, ProbeError
-from nccl_inspector.probe.wire import CHECKS, has_key
+from nccl_inspector.probe.wire import CHECKS, Arrivals
 
 _ADDRESS_OF: Final = 0x8915  # SIOCGIFADDR
 _PART_BYTES = 1 << 20
@@ -167,15 +167,10 @@ class TcpBackend:
 
     def _accept(self) -> socket.socket:
         until_s = time.monotonic() + self._limit_s
-        while (left_s := until_s - time.monotonic()) > 0:
-            self._listening.settimeout(left_s)
-            try:
-                stream, _ = self._listening.accept()
-            except TimeoutError:
-                break
-            if has_key(stream, self._place.key, min(left_s, 5.0)):
-                return self._ready(stream)
-            stream.close()  # somebody else
+        with Arrivals(self._listening, self._place.key) as arrivals:
+            while (left_s := until_s - time.monotonic()) > 0:
+                for stream in arrivals.with_key(left_s)[:1]:
+                    return self._ready(stream)
         raise LostError(f"no rank has connected in {self._limit_s:g} s")
 
     @staticmethod

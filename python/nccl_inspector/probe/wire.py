@@ -5,11 +5,13 @@ Every connection begins with the probe's key, because anybody may connect to an 
 """
 
 import hmac
+import selectors
 import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.probe.errors import LostError
@@ -17,6 +19,9 @@ from nccl_inspector.system.checked_json import Checks, dump
 
 KEY_BYTES = 32
 LINE_BYTES_MAX = 1 << 16
+KEY_S = 5.0  # for the key, from the connection on
+STRANGERS_MAX = 4096  # connections at a time that have not shown it
+BACKLOG = 1024
 _CHUNK_BYTES = 1 << 12
 CHECKS = Checks("answer")
 RANKS_MAX = 1 << 16
@@ -24,17 +29,86 @@ SECONDS_MAX = 1e6
 Message = Mapping[str, Any]
 
 
-def has_key(stream: socket.socket, key: bytes, seconds: float) -> bool:
-    """Read the first bytes of a connection; tell whether they are the probe's key."""
-    given, until_s = b"", time.monotonic() + seconds
-    with suppress(OSError):
-        while len(given) < len(key) and (left_s := until_s - time.monotonic()) > 0:
-            stream.settimeout(left_s)
-            part = stream.recv(len(key) - len(given))
-            if not part:
-                break
-            given += part
-    return hmac.compare_digest(given, key)
+@dataclass(eq=False, slots=True)
+class _Stranger:
+    """A connection that has not shown the key."""
+
+    stream: socket.socket
+    until_s: float
+    given: bytes = b""
+
+
+class Arrivals:
+    """New connections, all read at once: who does not show the key keeps nobody waiting.
+
+    Each has KEY_S for it. Beyond STRANGERS_MAX the one that has waited longest is hung up on.
+    """
+
+    def __init__(self, listening: socket.socket, key: bytes) -> None:
+        listening.setblocking(False)
+        self._listening, self._key = listening, key
+        self._strangers: dict[_Stranger, None] = {}  # the oldest first
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listening, selectors.EVENT_READ)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in list(self._strangers):
+            self._hang_up(one)
+        self._selector.close()
+
+    def with_key(self, seconds: float) -> list[socket.socket]:
+        """Return the connections that have shown the key, after at most so long."""
+        found = []
+        for ready, _ in self._selector.select(seconds):
+            if ready.data is None:
+                self._accept()
+            elif ready.data in self._strangers and self._shows_key(ready.data):
+                self._forget(ready.data)
+                ready.data.stream.setblocking(True)
+                found.append(ready.data.stream)
+        now = time.monotonic()
+        for one in [one for one in self._strangers if one.until_s < now]:
+            self._hang_up(one)
+        return found
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # none is left
+            for _ in range(BACKLOG):
+                stream, _ = self._listening.accept()
+                if len(self._strangers) >= STRANGERS_MAX:
+                    self._hang_up(next(iter(self._strangers)))
+                stream.setblocking(False)
+                one = _Stranger(stream, time.monotonic() + KEY_S)
+                self._strangers[one] = None
+                self._selector.register(stream, selectors.EVENT_READ, one)
+
+    def _shows_key(self, one: _Stranger) -> bool:
+        try:
+            part = one.stream.recv(len(self._key) - len(one.given))
+        except BlockingIOError:
+            return False
+        except OSError:
+            part = b""
+        one.given += part
+        if not part:
+            self._hang_up(one)
+        if len(one.given) < len(self._key):
+            return False
+        if not hmac.compare_digest(one.given, self._key):
+            self._hang_up(one)
+            return False
+        return True
+
+    def _forget(self, one: _Stranger) -> None:
+        del self._strangers[one]
+        self._selector.unregister(one.stream)
+
+    def _hang_up(self, one: _Stranger) -> None:
+        self._forget(one)
+        one.stream.close()
 
 
 class Wire:

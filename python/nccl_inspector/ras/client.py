@@ -23,6 +23,8 @@ _CONNECT_S = 2.0
 _LINE_S = 5.0
 _ANSWER_S = 60.0
 ANSWER_BYTES_MAX = 256 << 20  # 16,384 ranks in 25 communicators
+# Of the diagnostics: 16,384 processes, each with some twenty lines.
+LINES_BYTES_MAX, LINES_MAX = 64 << 20, 1 << 19
 LINE_BYTES_MAX = 1 << 16
 _CHUNK_BYTES = 1 << 16
 
@@ -119,15 +121,15 @@ class _Connection:
         if answer != "OK":
             raise RasError(f"{self._where}: {answer[:200]}")
 
-    def rest(self) -> bytes:
+    def rest(self, bytes_max: int) -> bytes:
         """Return all that comes until the service closes the connection."""
         until_s = time.monotonic() + _ANSWER_S
         parts, size = [self._data], len(self._data)
         while data := self._receive(until_s):
             parts.append(data)
             size += len(data)
-            if size > ANSWER_BYTES_MAX:
-                raise RasError(f"{self._where}: more than {ANSWER_BYTES_MAX >> 20} MiB")
+            if size > bytes_max:
+                raise RasError(f"{self._where}: more than {bytes_max >> 20} MiB")
         return b"".join(parts)
 
     def lines(self) -> Iterator[str]:
@@ -184,7 +186,7 @@ def ask_status(where: Address) -> bytes:
                 f"{where}: its NCCL is older than 2.28.7 and has no JSON; ncclras prints its text"
             ) from None
         connection.send("STATUS")
-        return connection.rest()
+        return connection.rest(ANSWER_BYTES_MAX)
 
 
 def ask_diagnostics(where: Address) -> list[str]:
@@ -202,8 +204,12 @@ def ask_diagnostics(where: Address) -> list[str]:
             )
         if first.startswith(("ERROR:", "BUSY:")):
             raise RasError(f"{where}: {first[:200]}")
-        text = connection.rest().decode("ascii", "replace")
-    return [first, *map(printable, text.splitlines())]
+        data = connection.rest(LINES_BYTES_MAX)
+    if data.count(b"\n") > LINES_MAX:
+        raise RasError(f"{where}: more than {LINES_MAX:,} lines")
+    # Not splitlines, which ends a line at other characters, too.
+    lines = data.decode("ascii", "replace").removesuffix("\n").split("\n")
+    return [first, *(printable(line.removesuffix("\r")) for line in lines if data)]
 
 
 def follow(where: Address, *, as_json: bool = False) -> Iterator[str]:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from nccl_inspector.ras.status import IN_PROGRESS, MissingRank, RasComm, RasRank, RasStatus
+from nccl_inspector.nccl_log.results import IN_PROGRESS
+from nccl_inspector.ras.status import MissingRank, RasComm, RasRank, RasStatus
 
 
 class State(StrEnum):

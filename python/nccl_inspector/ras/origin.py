@@ -11,9 +11,8 @@ from collections.abc import Collection
 from enum import StrEnum
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.ras.client import ask_status
 from nccl_inspector.ras.find import RasPlace
-from nccl_inspector.ras.status import RasStatus, parse_status
+from nccl_inspector.ras.status import RasStatus, read_status
 
 # Where a job has a quarter of the processes at a port, all tries miss it once in 10,000 times.
 _TRIES = 32
@@ -58,11 +57,11 @@ def ask_job(place: RasPlace, comm_ranks: Collection[tuple[int, int]]) -> tuple[R
     Raises:
         OtherJobError: all answers are of others.
         RasError: there is no service, or its NCCL is too old.
-        RefusedError: it is no such answer.
+        RefusedError: it is no such answer, or needs too much.
     """
     until_s = time.monotonic() + _TRIES_S
     for _ in range(_TRIES):
-        status = parse_status(ask_status(place.address))
+        status = read_status(place.address)
         origin = find_origin(status, place.pids, comm_ranks)
         if origin is not Origin.OTHER:
             return status, origin

@@ -2,27 +2,31 @@
 """RAS' answer to STATUS, checked value by value: communicators, their ranks, missing ranks.
 
 RAS counts what a rank has launched, not what has ended, and no Send or Recv.
+
+Whoever has the port may answer, and a small text can be a large value: so a child with limits of
+memory and time asks and reads, and its parent gets the checked answer alone.
 """
 
+import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.ras.client import Address, RasError, ask_status
 from nccl_inspector.system.checked_json import Checks
+from nccl_inspector.system.limited import Limits, run_limited
 
 _COUNT_MAX = (1 << 64) - 1
 _INT_MAX = (1 << 31) - 1
 _RANKS_MAX = 1 << 20  # of all communicators
 _COMMS_MAX = 1 << 16
+MEMORY_BYTES_MAX = 3 << 29  # 16,384 ranks in 25 communicators need half of it
+READ_S = 180.0  # an answer may take a minute to come
+_LIMITS = Limits(cpu_s=120, wall_s=READ_S, memory_bytes=MEMORY_BYTES_MAX)
 _CHECKS = Checks("ras")
-# ncclResult_t, for init_state and async_error.
-RESULTS = (
-    "", "unhandled CUDA error", "system error", "internal error", "invalid argument",
-    "invalid usage", "remote process error", "in progress",
-)  # fmt: skip
-IN_PROGRESS = 7
 # NCCL 2.28.9 leaves out a comma where it tells of a missing rank.
 _NO_COMMA = re.compile(rb'("nvml_dev": -?[0-9]{1,10})(\s{1,40}"status")')
 
@@ -147,3 +151,27 @@ def parse_status(data: bytes) -> RasStatus:
         tuple(comms),
         _int(_CHECKS.table(words.get("ras")).get("timeouts_count")),
     )
+
+
+def _asked(where: Address) -> bytes:
+    try:
+        found: RasStatus | RasError = parse_status(ask_status(where))
+    except RasError as err:
+        found = err
+    return pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
+
+
+def read_status(where: Address) -> RasStatus:
+    """Ask a service, and return its checked answer.
+
+    Raises:
+        RasError: there is no service, or its NCCL is too old.
+        RefusedError: it is no such answer, or needs too much memory or time.
+    """
+    ((_, answer),) = run_limited([partial(_asked, where)], _LIMITS)
+    if isinstance(answer, RefusedError):
+        raise answer
+    found: RasStatus | RasError = pickle.loads(answer)  # noqa: S301 - our own child's
+    if isinstance(found, RasError):
+        raise found
+    return found

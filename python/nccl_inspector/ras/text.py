@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 from nccl_inspector.model.table_columns import fit_columns, make_columns, row_text
 from nccl_inspector.model.wording import number
+from nccl_inspector.nccl_log.results import said_result
 from nccl_inspector.ras.beside import OwnByRank, OwnCounts
 from nccl_inspector.ras.judge import JudgedComm, JudgedRank, State
-from nccl_inspector.ras.status import RESULTS
 
 COLUMNS = 80
 ROWS_SHOWN = 16
@@ -31,8 +31,7 @@ def _row(rank: JudgedRank, own: OwnCounts | None) -> tuple[str, ...]:
 def _trouble(rank: JudgedRank) -> str:
     where = f"rank {_count(rank.rank)} ({rank.host}, pid {_count(rank.pid)}) {rank.state}"
     if rank.state is State.ERROR:
-        name = RESULTS[rank.result] if 0 <= rank.result < len(RESULTS) else ""
-        return f"{where}: {name or f'ncclResult {rank.result}'}"
+        return f"{where}: {said_result(rank.result)}"
     if rank.state is State.BEHIND:
         return f"{where}: {number(rank.behind, 'collective')} fewer, most in {rank.behind_in}"
     return where

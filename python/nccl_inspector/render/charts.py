@@ -45,6 +45,7 @@ class Plot:
     paths: tuple[tuple[str, ...], ...]  # points of a polyline, for each stretch without a gap
     baseline_y: float | None
     bands: tuple[tuple[float, float], ...]  # x and width of slow times
+    waits: tuple[tuple[float, float], ...]  # of times in which ranks waited longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +123,22 @@ def _apart(periods: Iterable[Period]) -> list[tuple[float, float]]:
     return found
 
 
-def _plot(track: StripTrack, line: TimeLine) -> Plot:
-    values = merged(track.values, max(1, -(-len(track.values) // _POINTS_MAX)))
-    known = [value for value in values if value is not None]
-    low, high = _scale(known or [0.0], track.baseline)
+def _bands(periods: Iterable[Period], line: TimeLine) -> tuple[tuple[float, float], ...]:
+    """Return x and width of the times that the periods cover."""
     length_s = line.windows * line.window_s
-    bands = tuple(
+    return tuple(
         (
             round(WIDTH * (start - line.start_s) / length_s, 1),
             round(WIDTH * (end - start) / length_s, 1),
         )
-        for start, end in _apart(slow.period for slow in track.slow)
+        for start, end in _apart(periods)
     )
+
+
+def _plot(track: StripTrack, line: TimeLine) -> Plot:
+    values = merged(track.values, max(1, -(-len(track.values) // _POINTS_MAX)))
+    known = [value for value in values if value is not None]
+    low, high = _scale(known or [0.0], track.baseline)
     baseline_y = _height(track.baseline, low, high) if track.baseline else None
     return Plot(
         track.name,
@@ -142,7 +147,8 @@ def _plot(track: StripTrack, line: TimeLine) -> Plot:
         bandwidth(high),
         tuple(_paths(values, low, high)),
         None if baseline_y is None else round(baseline_y, 1),
-        bands,
+        _bands(track.slow, line),
+        _bands(track.waited, line),
     )
 
 

@@ -21,6 +21,9 @@ from nccl_inspector.render.text_layout import Item, Paint, bullet, join, paragra
 
 FORMAT = 1
 NO_LINES = "no line of NCCL's or of PyTorch's watchdog was found"
+NO_CAUSE = (
+    "something failed, and what failed first is not in this log: look at the logs of other ranks"
+)
 _FINDINGS_SHOWN = 12
 _QUOTED_CHARS = 300
 _PAINTS = {CRITICAL: Paint.CRITICAL, WARNING: Paint.WARNING}
@@ -33,7 +36,9 @@ def exit_code(report: LogReport) -> int:
     worst: Severity | None = report.worst
     if worst is CRITICAL:
         return EXIT_CRITICAL
-    return EXIT_WARNING if worst is WARNING else EXIT_HEALTHY
+    if worst is WARNING or report.only_consequences:
+        return EXIT_WARNING
+    return EXIT_HEALTHY
 
 
 def render_log(report: LogReport, columns: int, *, everything: bool, colour: bool) -> str:
@@ -47,7 +52,7 @@ def render_log(report: LogReport, columns: int, *, everything: bool, colour: boo
         blocks.append([paragraph("FIRST ERROR  ", words, Paint.CRITICAL)])
     told = [one for one in report.findings if everything or one.rule.role is not Role.CONSEQUENCE]
     shown = told if everything else told[:_FINDINGS_SHOWN]
-    blocks.append(list(_findings(shown)))
+    blocks.append(list(_findings(shown) if shown else _no_findings(report)))
     rest: list[Item] = []
     if len(told) > len(shown):
         rest.append(bullet(f"and {len(told) - len(shown)} more (--all shows all)"))
@@ -80,10 +85,14 @@ def said_first(first: FirstError) -> str:
     return words
 
 
-def _findings(findings: Sequence[LogFinding]) -> Iterator[Item]:
-    if not findings:
+def _no_findings(report: LogReport) -> Iterator[Item]:
+    if report.only_consequences:
+        yield paragraph("FINDINGS  ", NO_CAUSE, Paint.WARNING)
+    else:
         yield paragraph("FINDINGS  ", "none", Paint.GOOD)
-        return
+
+
+def _findings(findings: Sequence[LogFinding]) -> Iterator[Item]:
     yield paragraph("FINDINGS", "", Paint.TITLE)
     for one in findings:
         paint = _PAINTS.get(one.severity, Paint.PLAIN)

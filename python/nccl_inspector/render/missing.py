@@ -69,7 +69,7 @@ def missing_lines(card: Card, limits: Limits) -> list[str]:
         lines.append(f"no data of {lost:,} of {number(quality.ranks_expected, 'rank')}")
     if quality.killed:
         who = cut_list(quality.killed, limits.names)
-        lines.append(f"died without finalizing, data up to the last event: {who}")
+        lines.append(f"did not end in order, data up to the last event: {who}")
     if quality.dropped:
         lines.append(f"events that were not measured: {_counts(quality.dropped)}")
     if quality.refused:

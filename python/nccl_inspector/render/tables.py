@@ -164,7 +164,11 @@ def communicators(card: Card, limits: Limits) -> Grid:
 
 
 def _transport(one: Transport, card: Card) -> Row:
-    depths = [d.depth for d in card.timeline.degradations if d.transport == one.transport]
+    depths = [
+        slow.depth
+        for slow in card.timeline.degradations
+        if slow.transport == one.transport and not slow.waited_longer
+    ]
     cells = (
         one.transport,
         elapsed(one.busy_s),
@@ -200,7 +204,7 @@ def _straggler(one: Straggler) -> Row:
         duration(one.waited_ns),
         f"{groups} of {one.member_of}" if one.member_of else groups,
         {"host": "host-late", "gpu": "GPU-late"}.get(one.kind, "-"),
-        "" if one.flagged else "not significant",
+        "" if one.flagged else "not accused",
     )
     return Row(cells)
 

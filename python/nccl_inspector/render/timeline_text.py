@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from statistics import quantiles
 
 from nccl_inspector.model.bandwidth import size_label
-from nccl_inspector.model.card import Card, Degradation, Series, Throughput, TimeLine
+from nccl_inspector.model.card import (
+    Card,
+    Degradation,
+    Period,
+    Series,
+    Throughput,
+    TimeLine,
+)
 from nccl_inspector.model.wording import change, clock, digits, elapsed, from_to, number, percent
 from nccl_inspector.render.heat import merged
 from nccl_inspector.render.output_limits import Limits
@@ -15,10 +22,12 @@ from nccl_inspector.render.text_layout import Item, Paint, TextLine, bullet, par
 _ACROSS = 60  # with its label within 80 columns
 _LINES_MAX = 3
 POINTS_MIN = 3
+_LARGE_CLASS = 16  # from 64 KiB on an operation has a bandwidth that means something
 _STEPS_S = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 _LEVELS = ((0.95, "#"), (0.85, "+"), (0.70, "-"), (0.0, "."))
 _LEGEND = (
-    "# from 95% of what is usual on, + 85% to 95%, - 70% to 85%, . less; ^ bandwidth found slow"
+    "# from 95% of what is usual on, + 85% to 95%, - 70% to 85%, . less; ^ bandwidth found slow, "
+    "w ranks waited longer"
 )
 
 
@@ -30,7 +39,9 @@ class StripTrack:
     unit: str
     values: tuple[float | None, ...]
     baseline: float | None
-    slow: tuple[Degradation, ...]  # its own; for a throughput, those of all series
+    # When it was slow, and when its ranks waited longer; for a throughput, of all series.
+    slow: tuple[Period, ...]
+    waited: tuple[Period, ...]
 
 
 def _baseline(values: Sequence[float | None]) -> float | None:
@@ -41,20 +52,28 @@ def _baseline(values: Sequence[float | None]) -> float | None:
     return quantiles(known, n=10, method="inclusive")[6]
 
 
+def _periods(found: Iterable[Degradation], waited: bool) -> tuple[Period, ...]:
+    return tuple(one.period for one in found if one.waited_longer == waited)
+
+
 def _of_series(one: Series, line: TimeLine, names: dict[str, str]) -> StripTrack:
     own = (one.transport, one.communicator, one.func, one.size_class)
-    slow = tuple(
+    found = [
         d for d in line.degradations if (d.transport, d.communicator, d.func, d.size_class) == own
-    )
-    baseline = slow[0].baseline_gbs if slow else _baseline(one.bus_gbs)
+    ]
+    by_time = [d.baseline_gbs for d in found if not d.waited_longer]
+    baseline = by_time[0] if by_time else _baseline(one.bus_gbs)
     whose = names.get(one.communicator) or one.communicator
     name = f"{one.transport} {one.func} {size_label(one.size_class)} of {whose}"
-    return StripTrack(name, "GB/s", one.bus_gbs, baseline, slow)
+    return StripTrack(
+        name, "GB/s", one.bus_gbs, baseline, _periods(found, False), _periods(found, True)
+    )
 
 
 def _of_throughput(one: Throughput, line: TimeLine) -> StripTrack:
     baseline, name = _baseline(one.values), f"throughput ({one.source})"
-    return StripTrack(name, one.unit, one.values, baseline, line.degradations)
+    slow, waited = (_periods(line.degradations, waited) for waited in (False, True))
+    return StripTrack(name, one.unit, one.values, baseline, slow, waited)
 
 
 def _names(card: Card) -> dict[str, str]:
@@ -66,12 +85,19 @@ def tracks(card: Card, shown: int) -> list[StripTrack]:
     """Return the throughput, the slow series, then the first of each transport class.
 
     `shown`: at most so many series besides the throughput. Series of fewer than POINTS_MIN values
-    show no course and are left out.
+    show no course and are left out. So are small operations beside large ones: their time is
+    latency, and a bandwidth of it says nothing.
     """
     line, names = card.timeline, _names(card)
     slow = {(d.communicator, d.func, d.size_class) for d in line.degradations}
+    large = [
+        one
+        for one in line.series
+        if one.size_class >= _LARGE_CLASS or (one.communicator, one.func, one.size_class) in slow
+    ]
+    series = large or line.series
     first: dict[str, Series] = {}
-    for one in line.series:
+    for one in series:
         first.setdefault(one.transport, one)
 
     def order(one: Series) -> tuple[bool, bool]:
@@ -79,7 +105,7 @@ def tracks(card: Card, shown: int) -> list[StripTrack]:
             one.transport
         ]
 
-    chosen = sorted(line.series, key=order)[:shown]
+    chosen = sorted(series, key=order)[:shown]
     found = [_of_throughput(line.throughput, line)] if line.throughput else []
     found += [_of_series(one, line, names) for one in chosen if any(one.bus_gbs)]
     return [one for one in found if _known(one.values) >= POINTS_MIN]
@@ -102,8 +128,12 @@ def _step_s(line: TimeLine) -> int:
     return next(fits, line.window_s * max(1, -(-int(least) // line.window_s)))
 
 
-def _is_slow(track: StripTrack, start_s: float, end_s: float) -> bool:
-    return any(d.period.start_s < end_s and d.period.end_s > start_s for d in track.slow)
+def _why_slow(track: StripTrack, start_s: float, end_s: float) -> str:
+    """Return the mark below a time of the strip."""
+    for mark, periods in (("^", track.slow), ("w", track.waited)):
+        if any(one.start_s < end_s and one.end_s > start_s for one in periods):
+            return mark
+    return " "
 
 
 def _drawn(track: StripTrack, line: TimeLine, step_s: int) -> Iterator[Item]:
@@ -120,7 +150,7 @@ def _drawn(track: StripTrack, line: TimeLine, step_s: int) -> Iterator[Item]:
         label = f"   {clock(start_s, form)} "
         yield TextLine(f"{label}{row}")
         found = "".join(
-            "^" if _is_slow(track, start_s + n * step_s, start_s + (n + 1) * step_s) else " "
+            _why_slow(track, start_s + n * step_s, start_s + (n + 1) * step_s)
             for n in range(len(row))
         )
         if found.strip():
@@ -135,12 +165,14 @@ def said_slow(one: Degradation, names: dict[str, str]) -> str:
         else ""
     )
     kind = f"{one.transport} {one.func} {size_label(one.size_class)}"
-    waiting = ", waiting for a late rank included" if one.kind == "straggler" else ""
-    return (
-        f"{from_to(one.period)}: {kind} of {names.get(one.communicator) or one.communicator} "
-        f"{digits(one.baseline_gbs)} -> {digits(one.bus_gbs)} GB/s ({change(one.depth)}{waiting})"
-        f"{explained}"
-    )
+    of_kind = f"{kind} of {names.get(one.communicator) or one.communicator}"
+    rates = f"{digits(one.baseline_gbs)} -> {digits(one.bus_gbs)} GB/s"
+    if one.waited_longer:
+        return (
+            f"{from_to(one.period)}: ranks waited longer in {of_kind}: with the waiting {rates} "
+            f"({change(one.depth)}){explained}"
+        )
+    return f"{from_to(one.period)}: {of_kind} {rates} ({change(one.depth)}){explained}"
 
 
 def slow_lines(card: Card, limits: Limits) -> Iterator[str]:

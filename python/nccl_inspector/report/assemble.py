@@ -280,12 +280,15 @@ def _tell(
 def _confirmed(
     timeline: TimeLine, causes: Sequence[tuple[str, Finding]], sampled: Judged
 ) -> TimeLine:
-    """Return the time line with only those slow times that belong to a cause."""
+    """Return the time line with only those slow times that belong to a cause.
+
+    The cause says what they cost. Each series by itself explains some part of that, or none.
+    """
     if sampled.records is None:
         return timeline
     periods = [one.period for _, one in causes if one.severity != INFO and one.period]
     kept = tuple(
-        one
+        replace(one, explained_share=None)
         for one in timeline.degradations
         if any(
             min(one.period.end_s, other.end_s) > max(one.period.start_s, other.start_s)

@@ -39,7 +39,9 @@ from nccl_inspector.model.wording import cut_list, duration, elapsed
 
 CRITICAL_SHARE = 0.5
 _SHOWN = 4
-OUTSIDE_S_MIN = 60.0  # shorter times outside communication are normal in many programs
+# Shorter times outside communication, of all ranks or once of one rank or node, are normal in many
+# programs: they save, or they evaluate. (What a program does once takes no fifth of its job.)
+OUTSIDE_S_MIN, _ONCE_SHARE_MIN = 60.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +93,17 @@ def severity(share: float, cost_min: float, *, excused: bool = False) -> Severit
     return CRITICAL if share >= CRITICAL_SHARE else WARNING
 
 
+def _may_be_once(cause: Cause, share: float, seconds: float) -> bool:
+    """Tell whether somebody stood still once, for no longer than a program may by itself."""
+    once = cause.once and cause.rare and cause.times <= 1
+    return once and seconds < OUTSIDE_S_MIN and share < _ONCE_SHARE_MIN
+
+
 def _confidence(cause: Cause) -> str:
-    if cause.once or cause.cost_share < 2 * COST_MIN:
-        return LOW if cause.once else MEDIUM
+    if cause.once and not cause.times:  # the rest of the job was not seen
+        return LOW
+    if cause.cost_share < 2 * COST_MIN:
+        return MEDIUM
     return HIGH if cause.error_share * 8 < cause.cost_share else MEDIUM
 
 
@@ -111,8 +121,10 @@ def saved(share: float, seconds: float, view: JobView, error: float) -> str:
     )
 
 
-def cost_evidence(share: float) -> Evidence:
+def cost_evidence(share: float, cause: Cause | None = None) -> Evidence:
     """Return how a cost was found; `share`: of the job's time."""
+    if cause is not None and cause.times:
+        return Evidence("boxes", "cost, counted while the others waited", share, "share")
     return Evidence("samples", "cost, by replaying the job without it", share, "share")
 
 
@@ -140,15 +152,23 @@ _WHY_BY_COUNTERS = {
     HOST: "When it called is not known; its node's counters say that the host may be late",
     UNKNOWN: "Whether its host or its GPU was late is not known",
 }
+_NEITHER_OF_SET = "Whether their hosts or their GPUs were late is not known"
 _LATE_ACTIONS = {
     GPU: "check clocks, power, temperature and PCIe width of this GPU",
     HOST: "check the CPUs of this node: data loader, other tasks, binding",
     UNKNOWN: "compare its input and host with the others': it is late, which need not be a fault",
 }
+_SET_ACTION = (
+    "compare their input and hosts with the others': they are late, which need not be a fault"
+)
+# What a program does by itself, and the others wait for it.
+_SAVES_ACTION = "if it saves or logs then, let it do so beside the training"
 
 
-def _why_late(kind: str, calls: LateCalls | None) -> str:
-    """Return why a process is late, as a sentence without its stop."""
+def _why_late(kind: str, calls: LateCalls | None, several: bool) -> str:
+    """Return why a process, or several, are late, as a sentence without its stop."""
+    if calls is None and kind == UNKNOWN and several:
+        return _NEITHER_OF_SET
     if calls is None:
         return _WHY_BY_COUNTERS[kind]
     if kind == UNKNOWN:
@@ -163,7 +183,7 @@ def _why_late(kind: str, calls: LateCalls | None) -> str:
             f"{duration(max(calls.called_late_ns, 0.0))} later"
         )
     return (
-        f"It called in time and its GPU was behind: it begins {late} after the others, and calls "
+        f"Its GPU was behind: it begins {late} after the others, and calls only "
         f"{duration(max(calls.called_late_ns, 0.0))} later"
     )
 
@@ -231,7 +251,8 @@ def _how_often(cause: Cause) -> str:
         return f"once, for {duration(cause.late_ns)}"
     if cause.times:
         return f"{cause.times} times, for {duration(cause.late_ns)} (median)"
-    return f"now and then, by {duration(cause.late_ns)} (median)"
+    often = "in one short time" if cause.once else "now and then"
+    return f"{often}, by {duration(cause.late_ns)} (median)"
 
 
 def _who(among: LateSet, view: JobView) -> str:
@@ -270,6 +291,20 @@ def _late_title(cause: Cause, view: JobView) -> str:
     return f"{who} is late {by}, in {often} of its gaps between operations"
 
 
+def _action(cause: Cause, kind: str, *, own_doing: bool) -> str:
+    if own_doing:
+        return _SAVES_ACTION
+    return _SET_ACTION if kind == UNKNOWN and cause.among is not None else _LATE_ACTIONS[kind]
+
+
+def _longer_by(cause: Cause) -> Evidence:
+    """Return by how much a process or set is late, and what that is compared with."""
+    than = "its peers'" if cause.among is None else "their peers'"
+    if cause.among is not None and cause.among.sort == Sort.STAGE:
+        than = "those of other stages" if cause.uneven else "at other times"
+    return Evidence("samples", f"own gaps longer than {than} by", cause.late_ns, "ns")
+
+
 def _late_finding(
     cause: Cause, judged: Judged, view: JobView, slow: SlowHardware
 ) -> tuple[Finding, list[Straggler]]:
@@ -277,29 +312,35 @@ def _late_finding(
     member = cause.members[0]
     kind, calls = _kind(cause, judged, view, slow)
     node = view.processes[member][0]
-    excused = (cause.leader and cause.rare) or cause.starting or cause.doubtful
+    once = _may_be_once(cause, share, seconds)
+    excused = (cause.leader and cause.rare) or cause.starting or cause.doubtful or once
     evidence = [
-        Evidence("samples", "own gaps longer than its peers' by", cause.late_ns, "ns"),
-        cost_evidence(share),
+        _longer_by(cause),
+        cost_evidence(share, cause),
     ]
+    if cause.times:  # the title has how often and how long
+        del evidence[0]
     if calls is not None:
         evidence += [
             Evidence("samples", "calls late operations later than its peers by",
-                     calls.called_late_ns, "ns", calls.late_ns, calls.operations),
+                     calls.called_late_ns, "ns", count=calls.operations),
             Evidence("samples", "from the call of a late operation to its begin", calls.queued_ns,
                      "ns", calls.peers_queued_ns, calls.operations),
         ]  # fmt: skip
     evidence += [*_host_time(member, view), *slow.evidence(node, view.gpus[member])]
-    why = _why_late(kind, calls) + "."
+    own_doing = once or (cause.leader and cause.rare)
+    why = _why_late(kind, calls, cause.among is not None) + "."
     if cause.starting:
         why = "Programs compile, allocate and fill caches there."
     elif cause.doubtful:
         why = "Others are late by nearly as much: it may be chance."
+    elif once:
+        why = f"It happened once: a part of the program, as a checkpoint, looks the same. {why}"
     elif excused:
         why = "Rank 0 is where programs log, evaluate and save: this is how a checkpoint looks."
-    elif cause.rare:
-        why = "Its delays are long and rare. " + why
     lasting = "for all of the job" if cause.whole else "in the time given"
+    if cause.rare:
+        lasting = "once" if cause.once else "now and then"
     if cause.starting:
         lasting = "in the job's first steps only"
     victims = tuple(Entity("rank", view.names[one]) for one in cause.victims)
@@ -324,12 +365,12 @@ def _late_finding(
         period=_period(cause),
         entities=_entities(cause, view),
         evidence=tuple(evidence),
-        actions=(_LATE_ACTIONS[kind],),
+        actions=(_action(cause, kind, own_doing=own_doing),),
         cost_s=seconds,
         cost_share=share,
         cause=card.STRAGGLER,
         victims=victims,
-        next=_next_of(kind, node, _uuid(view, member)),
+        next=_next_of(kind, node, _uuid(view, member) if cause.among is None else ""),
     )
     rows = [
         _straggler(cause, one, view, finding, kind, calls, seconds / len(cause.members))
@@ -369,7 +410,7 @@ def _uneven_finding(cause: Cause, view: JobView) -> Finding:
         detail=f"{saved(share, seconds, view, cause.error_share)} {why}",
         period=_period(cause),
         evidence=(
-            Evidence("samples", "own gaps longer than its peers' by", cause.late_ns, "ns"),
+            _longer_by(cause),
             cost_evidence(share),
         ),
         actions=(rules.UNEVEN_WORK.action,),
@@ -493,8 +534,18 @@ def _outside_title(cause: Cause) -> str:
     return f"slower outside communication for {lasted}: {what}"
 
 
-def _own_doing(cause: Cause) -> str:
+def _at_start(cause: Cause, judged: Judged) -> bool:
+    """Tell whether a slow time is at the job's begin rather than at its end."""
+    if judged.records is None:
+        return False
+    first, last = int(judged.records.begin.min()), int(judged.records.end.max())
+    return cause.start - first < last - cause.end
+
+
+def _own_doing(cause: Cause, judged: Judged) -> str:
     """Return why a slow time may be the program's own doing, as a sentence; empty: no reason."""
+    if cause.whole and _at_start(cause, judged):
+        return " The job began with it: programs compile, allocate and fill caches there."
     if cause.whole:
         return " It does not come back to what it was: it may be another phase."
     if cause.rare:
@@ -511,18 +562,19 @@ def _own_doing(cause: Cause) -> str:
 def _late_meanwhile(cause: Cause, every: Sequence[Cause], view: JobView) -> str:
     """Return who is late in the time of a cause, as words; empty: nobody."""
     late = [
-        f"node {one.node}" if one.node else view.names[one.members[0]]
+        _who(one.among, view) if one.among is not None else view.names[one.members[0]]
         for one in every
-        if one.kind == LATE and one.start < cause.end and one.end > cause.start
+        if one.kind == LATE and not one.uneven
+        if one.start < cause.end and one.end > cause.start
         if _cost(one, view)[0] >= TOLD_MIN
     ]
     return cut_list(late, _SHOWN) if late else ""
 
 
-def _outside_finding(cause: Cause, every: Sequence[Cause], view: JobView) -> Finding:
+def _outside_finding(cause: Cause, judged: Judged, view: JobView) -> Finding:
     share, seconds = _cost(cause, view)
-    own = _own_doing(cause)
-    late = _late_meanwhile(cause, every, view)
+    own = _own_doing(cause, judged)
+    late = _late_meanwhile(cause, judged.causes, view)
     who = (
         f"It is time besides that in which the others wait for {late}"
         if late
@@ -568,7 +620,7 @@ def tell_causes(judged: Judged, view: JobView, slow: SlowHardware) -> CauseFindi
             findings.append((card.STRAGGLER, finding))
             stragglers += rows
         elif cause.kind == OUTSIDE:
-            findings.append((card.OUTSIDE, _outside_finding(cause, judged.causes, view)))
+            findings.append((card.OUTSIDE, _outside_finding(cause, judged, view)))
         else:
             findings.append(_transfer_finding(cause, view))
     return CauseFindings(tuple(findings), tuple(stragglers))

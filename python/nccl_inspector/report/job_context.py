@@ -15,10 +15,10 @@ from nccl_inspector.model.card import Input, Job, Period, StepEnd
 from nccl_inspector.model.exit_words import exit_words
 from nccl_inspector.model.hostlist import expand
 from nccl_inspector.model.wording import number
+from nccl_inspector.nccl_log.launcher_lines import LauncherLines
 from nccl_inspector.report.announced_paths import AvoidedError, visiting
 from nccl_inspector.report.flight_words import JobDumps, read_job_dumps
 from nccl_inspector.report.kept_logs import KeptLog, judge_kept
-from nccl_inspector.report.launcher import LauncherLines
 from nccl_inspector.report.nccl_words import NcclWords, words_of
 from nccl_inspector.report.output import CPU_S, Output, OutputContent, read_output
 from nccl_inspector.settings.config import Config

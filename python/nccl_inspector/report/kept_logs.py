@@ -49,7 +49,7 @@ def read_kept(reader: LogReader, logs: Sequence[KeptLog]) -> bool:
 
 def judge_kept(logs: Sequence[KeptLog]) -> LogReport:
     """Return what the logs say."""
-    reader = LogReader(own_files=True)
+    reader = LogReader(own_files=True, whole_output=False)
     cut = read_kept(reader, logs)
     if cut:
         reader.log.notes.append("of long logs only the begin and the end are kept")

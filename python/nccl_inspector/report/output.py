@@ -35,12 +35,12 @@ from nccl_inspector.analysis.slow_times.throughput import (
 )
 from nccl_inspector.model.card import Input, Period
 from nccl_inspector.nccl_log.judge import judge_log
+from nccl_inspector.nccl_log.launcher_lines import TAIL_BYTES, LauncherLines, read_launchers
+from nccl_inspector.nccl_log.launcher_lines import from_json as launchers_from_json
+from nccl_inspector.nccl_log.launcher_lines import to_json as launchers_to_json
 from nccl_inspector.nccl_log.reader import LogReader
 from nccl_inspector.report.announced_paths import hangs
 from nccl_inspector.report.kept_logs import KeptLog, read_kept
-from nccl_inspector.report.launcher import TAIL_BYTES, LauncherLines, read_launchers
-from nccl_inspector.report.launcher import from_json as launchers_from_json
-from nccl_inspector.report.launcher import to_json as launchers_to_json
 from nccl_inspector.report.nccl_words import NcclWords, words_of
 from nccl_inspector.report.nccl_words import from_json as words_from_json
 from nccl_inspector.report.nccl_words import to_json as words_to_json
@@ -251,7 +251,7 @@ def _read_words(output: Output) -> NcclWords | None:
     """Return what NCCL wrote at the begin and the end of the outputs; None: nothing."""
     whole = True
     clock = _CpuTime(output.cpu_s * _WORDS_CPU_SHARE)
-    reader = LogReader(own_files=bool(output.logs))
+    reader = LogReader(own_files=bool(output.logs), whole_output=False)
     try:
         cut = read_kept(reader, output.logs)
         year = time.gmtime(output.period.end_s).tm_year

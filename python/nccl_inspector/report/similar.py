@@ -37,9 +37,7 @@ from nccl_inspector.model.card import (
     Verdict,
 )
 from nccl_inspector.model.transport import ON_NETWORK
-from nccl_inspector.store.index import reading
 from nccl_inspector.store.place import IndexPlace
-from nccl_inspector.store.queries import Owner, others_past, own_past
 
 # Share of the comparable operations' time. Among 32 kinds of a healthy job, some kind is low by
 # chance: in 40 % of jobs, if there are five similar jobs that differ by 5 %.
@@ -109,6 +107,11 @@ def beside_similar(card: Card, place: IndexPlace) -> Card:
     compared: list[Compared] = []
     others: list[Others] = []
     try:
+        place.check_readable()
+        # What reads a database takes a third of a report's start. Most reports have no index.
+        from nccl_inspector.store.index import reading
+        from nccl_inspector.store.queries import Owner, others_past, own_past
+
         with reading(place) as (index, _):
             keys = [kind.key for kind in kinds]
             owner = Owner(card.job.uid, card.job.user)

@@ -8,6 +8,7 @@ from nccl_inspector.analysis.hang.describe import PERHAPS
 from nccl_inspector.analysis.hang.ending import Ending
 from nccl_inspector.analysis.replay.cause import COST_MIN
 from nccl_inspector.analysis.replay.judge import Judged
+from nccl_inspector.analysis.replay.missing_last import MOST as MISSING_LAST_MIN
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CANNOT_TELL,
@@ -117,21 +118,41 @@ def _failed(ending: Ending, nodes: Sequence[str], findings: Sequence[Finding]) -
 _CAUSES = (STRAGGLER, NETWORK, NVLINK, OUTSIDE)
 
 
-def _costliest(findings: Sequence[Finding], cost_min: float) -> Finding | None:
-    """Return the cause that cost most, of whatever severity; None: none cost `cost_min` or more."""
+def _costly(findings: Sequence[Finding], cost_min: float) -> list[Finding]:
+    """Return the causes that cost `cost_min` or more, of whatever severity, the costliest first."""
     costly = [one for one in findings if one.cause in _CAUSES and (one.cost_share or 0) >= cost_min]
-    return max(costly, key=lambda one: one.cost_share or 0.0, default=None)
+    return sorted(costly, key=lambda one: -(one.cost_share or 0.0))
 
 
-def _not_seen(findings: Sequence[Finding], cost_min: float, why: str) -> str:
+def _said_costly(costly: Sequence[Finding]) -> str:
+    """Return the costliest cause with what it cost, and how many more there are."""
+    more = f" and {len(costly) - 1} more" if len(costly) > 1 else ""
+    return f"{costly[0].title} ({costly[0].cost_share:.1%}){more}"
+
+
+def _not_seen(
+    findings: Sequence[Finding],
+    cost_min: float,
+    why: str,
+    sampled: Judged,
+    nodes_missing: Sequence[str],
+) -> str:
     """Return what is said if a slow rank might not have shown, beside findings that cost much."""
-    worst = _costliest(findings, cost_min)
-    if worst is None:
+    costly = _costly(findings, cost_min)
+    if sampled.missing_last >= MISSING_LAST_MIN:
+        of = f" of {node_list(nodes_missing)}," if nodes_missing else ""
+        found = f"{_said_costly(costly)}; besides, " if costly else ""
+        return (
+            f"{found}the measured ranks wait for ranks{of} that left no data, in "
+            f"{sampled.missing_last:.0%} of the operations with these: whether they are slow, or "
+            "wait for others themselves, is not known"
+        )
+    if not costly:
         return f"nothing slow was found, but a slow rank might not have shown: {why}"
-    return f"{worst.title}, but another rank may be slower: {why}"
+    return f"{_said_costly(costly)}, but another rank may be slower: {why}"
 
 
-def _degraded(findings: Sequence[Finding]) -> Verdict | None:
+def _degraded(findings: Sequence[Finding], wall_s: float | None) -> Verdict | None:
     """Return the verdict by what cost most; counters that rose only support a cause."""
     wrong = [one for one in findings if one.cause in _CAUSES and one.severity != INFO]
     worst = max(wrong, key=lambda one: one.cost_s or 0.0, default=None)
@@ -139,7 +160,7 @@ def _degraded(findings: Sequence[Finding]) -> Verdict | None:
         return None
     # For example two late ranks: each has its own finding, and the answer is their common cost.
     alike = [one for one in wrong if one.cause == worst.cause]
-    seconds = sum(one.cost_s or 0.0 for one in alike)
+    seconds = min(sum(one.cost_s or 0.0 for one in alike), wall_s or float("inf"))
     share = min(sum(one.cost_share or 0.0 for one in alike), 1.0)
     more = f" (and {len(alike) - 1} more like it)" if len(alike) > 1 else ""
     summary = worst.title + more
@@ -167,12 +188,10 @@ def _healthy(
             "who is late changes: the work is uneven"
         )
     # What a program does by itself looks like this, too.
-    own = _costliest(findings, cost_min)
-    small = own is None and not dismissed
+    own = _costly(findings, cost_min)
+    small = not own and not dismissed
     what = "no rank and no link" if small else "nothing that must be a fault"
-    but = (
-        f". What may be the program's own doing: {own.title} ({own.cost_share:.1%})" if own else ""
-    )
+    but = f". What may be the program's own doing: {_said_costly(own)}" if own else ""
     summary = (
         f"{what} cost the job {100 * cost_min:g}% or more{ran}{among}: "
         f"{elapsed(sampled.seconds)} of it were replayed operation by operation{waited}{but}"
@@ -213,7 +232,7 @@ def judge(
     outside = next((one for one in findings if one.rule == rules.HANG_OUTSIDE.id), None)
     if no_data and outside is None:
         return Verdict(NO_DATA, "", LOW, no_data)
-    found = _degraded(findings)
+    found = _degraded(findings, wall_s)
     if found is not None:
         return replace(found, waiting_share=waiting_share)
     if dead:
@@ -222,9 +241,11 @@ def judge(
         return Verdict(CANNOT_TELL, "", LOW, outside.title, waiting_share=waiting_share)
     if most_missing or not sampled.seen:
         why = "half of the ranks or more were not measured" if most_missing else sampled.why_not
-        summary = _not_seen(findings, cost_min, why)
+        summary = _not_seen(findings, cost_min, why, sampled, nodes_missing)
         return Verdict(CANNOT_TELL, "", LOW, summary, waiting_share=waiting_share)
     if unseen:
-        summary = f"nothing slow was found, but it might not have shown: {unseen}"
+        costly = _costly(findings, cost_min)
+        slow = _said_costly(costly) if costly else "nothing slow was found"
+        summary = f"{slow}, but what is slow might not have shown: {unseen}"
         return Verdict(CANNOT_TELL, "", LOW, summary, waiting_share=waiting_share)
     return _healthy(findings, wall_s, waiting_share, sampled, cost_min)

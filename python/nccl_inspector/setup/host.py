@@ -3,14 +3,14 @@
 
 import os
 import shutil
-import stat
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nccl_inspector.errors import InspectorError
+from nccl_inspector.errors import InspectorError, RefusedError
+from nccl_inspector.system.safe_files import read_at
+from nccl_inspector.system.tree import Tree
 
 _COMMAND_S = 60
 # What other hosts may have mounted, too; so may everything of FUSE.
@@ -19,20 +19,6 @@ _SHARED = frozenset(
      "9p", "virtiofs", "orangefs")
 )  # fmt: skip
 _FILE_BYTES_MAX = 1 << 20
-
-
-@contextmanager
-def directory_of(place: Path) -> Iterator[int]:
-    """Give a descriptor of the directory that a file is in.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-    fd = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -58,7 +44,11 @@ def _in_chroot() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Where everything is, and how commands are called there."""
+    """Where everything is, and how commands are called there.
+
+    Its files are opened below its root only: a link in an image leads to a place in the image. No
+    program of this machine is let loose on an image, because it would follow such links.
+    """
 
     root: Path = Path("/")
 
@@ -72,7 +62,7 @@ class Host:
         """systemd is installed: units can be enabled."""
         if self.is_live:
             return shutil.which("systemctl") is not None
-        return self.at(Path("/usr/lib/systemd/system")).is_dir()
+        return self.is_directory(Path("/usr/lib/systemd/system"))
 
     @property
     def is_booted(self) -> bool:
@@ -80,15 +70,19 @@ class Host:
         container in which one is built."""
         return self.is_live and Path("/run/systemd/system").is_dir() and not _in_chroot()
 
-    @property
-    def systemctl(self) -> list[str]:
-        """The words that call systemctl for this host; it changes only links if none runs."""
-        return ["systemctl"] if self.is_booted else ["systemctl", f"--root={self.root}"]
+    def tree(self) -> Tree:
+        """Return its root, held open.
+
+        Raises:
+            OSError: it is not a directory.
+        """
+        return Tree(self.root)
 
     def is_shared(self, path: Path) -> bool:
         """Tell whether a file of this machine is on storage that other hosts may have mounted."""
         try:
-            device = self.at(path).stat().st_dev
+            with self.tree() as tree, tree.found(path) as fd:
+                device = os.fstat(fd).st_dev
             text = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
         except OSError:
             return False
@@ -97,13 +91,20 @@ class Host:
         kinds = {right.split()[0] for left, _, right in mounts if left.split()[2] == number}
         return bool(kinds & _SHARED) or any(kind.startswith("fuse") for kind in kinds)
 
-    def at(self, path: Path) -> Path:
-        """Return where a path of the host is here."""
-        return self.root / path.relative_to("/")
+    def is_file(self, path: Path) -> bool:
+        """Tell whether a regular file is there, be it through links."""
+        with self.tree() as tree:
+            return tree.is_file(path)
+
+    def is_directory(self, path: Path) -> bool:
+        """Tell whether a directory is there, be it through links."""
+        with self.tree() as tree:
+            return tree.is_directory(path)
 
     def missing_parents(self, path: Path) -> list[Path]:
         """Return the directories above a path that are not there, the outermost first."""
-        return [one for one in reversed(path.parents) if not self.at(one).exists()]
+        with self.tree() as tree:
+            return [one for one in reversed(path.parents) if not tree.exists(one)]
 
     def make_parents(self, path: Path) -> None:
         """Make the directories above a path that are missing, as 0755 whatever the umask is.
@@ -112,8 +113,12 @@ class Host:
             OSError: one of them cannot be made.
         """
         for one in self.missing_parents(path):
-            self.at(one).mkdir(mode=0o755)
-            self.at(one).chmod(0o755)
+            with self.tree() as tree:
+                try:
+                    tree.make_directory(one, 0o755)
+                except FileExistsError as err:
+                    # A site's directory may be mounted there only once the image has booted.
+                    raise OSError(err.errno, f"{one} is a link to what is not there") from err
 
     def read(self, path: Path) -> bytes | None:
         """Return the content of a file; None if there is none.
@@ -122,18 +127,32 @@ class Host:
             InspectorError: it is something else than a regular file, or too large, or unreadable.
         """
         try:
-            fd = os.open(self.at(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with self.tree() as tree, tree.file(path) as fd:
+                data = read_at(fd, _FILE_BYTES_MAX + 1, 0)
         except FileNotFoundError:
             return None
-        except OSError as err:
-            raise InspectorError(f"{path}: cannot be read: {err.strerror}") from err
-        with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise InspectorError(f"{path}: not a regular file")
-            data = file.read(_FILE_BYTES_MAX + 1)
+        except (OSError, RefusedError) as err:
+            why = err.strerror if isinstance(err, OSError) else err
+            raise InspectorError(f"{path}: cannot be read: {why}") from err
         if len(data) > _FILE_BYTES_MAX:
             raise InspectorError(f"{path}: larger than 1 MiB")
         return data
+
+    def write(self, path: Path, data: bytes, mode: int = 0o644, *, is_new: bool = False) -> None:
+        """Replace a file, which keeps its mode and owner; a new one is root's with `mode`, and with
+        `is_new` one that was there, too.
+
+        Directories above it that are missing are made, as root's and 0755.
+
+        Raises:
+            InspectorError: it cannot be written; the old content is there then.
+        """
+        try:
+            self.make_parents(path)
+            with self.tree() as tree:
+                tree.replace(path, data, mode, is_new=is_new)
+        except OSError as err:
+            raise InspectorError(f"{path}: cannot be written: {err.strerror}") from err
 
     def read_text(self, path: Path) -> str:
         """Return the text of a file; empty if there is none.

@@ -75,7 +75,7 @@ class InForceStep(MakesNothing):
 
     def _note(self, host: Host) -> Note | None:
         """Return what the running service says; None: it says nothing."""
-        note = running_note(host.at(self.note))
+        note = running_note(self.note)
         if note is None:
             return None
         pid = host.ask("systemctl", "show", "--property=MainPID", "--value", self.unit).strip()
@@ -126,7 +126,7 @@ class AnswerStep(MakesNothing):
     def look(self, host: Host, journal: Journal) -> Look:
         """Ask for them."""
         del journal
-        if not host.is_live or not (host.is_booted or running_note(host.at(self.note))):
+        if not host.is_live or not (host.is_booted or running_note(self.note)):
             return Look(State.DONE, f"metrics: the agent answers at {self.listen} once it runs")
         answers = f"metrics: the agent answers at {self.listen}"
         why = self._why_not()

@@ -4,17 +4,28 @@
 An entry is written before its change is made: whatever kills `setup`, `--undo` finds all of it.
 A host has one journal, whatever its roles are, because they share files: an entry names the roles
 that need its change, and the change is undone with the last of them.
+
+Whoever made an image may have written the journal in it. Therefore it is root's and nobody else may
+write to it, or it is refused; each entry has a form that this release writes, or the journal is
+refused as a whole; and what an entry names is undone only if a step of this release makes it
+(plan.own_changes). It never says what to put into a file.
 """
 
 import json
+import os
+import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
-from nccl_inspector.errors import InspectorError
-from nccl_inspector.setup.host import Host, directory_of
-from nccl_inspector.system.atomic import replace_file
+from nccl_inspector.errors import InspectorError, RefusedError
+from nccl_inspector.setup.host import Host
+from nccl_inspector.setup.offline import is_unit_name
+from nccl_inspector.setup.site_file import is_account_name, is_line_of_setup
+from nccl_inspector.system.checked_json import Checks
 
 JOURNAL_DIR = Path("/var/lib/nccl-inspector/setup")
 # What the removal of the package with the SPANK plugin takes out again, in a form that a shell can
@@ -23,6 +34,10 @@ PLUGSTACK_LINES = JOURNAL_DIR / "plugstack-lines"
 _JOURNAL = JOURNAL_DIR / "journal.json"
 # Of older releases, which had one for each role; the first writing replaces them.
 _OLD_ROLES = "controller", "node", "monitoring"
+_UNIT_STATES = frozenset(("enabled", "active"))
+_CHECKS = Checks("damaged")
+_WHAT_CHARS_MAX = 4096
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 Key = tuple[str, str]  # kind and name of what a change is about
 
@@ -57,17 +72,92 @@ class Change:
         return replace(self, roles=tuple(sorted({*self.roles, *roles})))
 
 
+def _is_well_named(kind: str, what: str) -> bool:
+    if kind == "unit":
+        return is_unit_name(what)
+    if kind == "account":
+        return is_account_name(what)
+    path = Path(what)
+    return (
+        kind in ("file", "directory", "parent")
+        and what.isprintable()
+        and path.is_absolute()
+        and ".." not in path.parts
+    )
+
+
+def _is_as_written(change: Change) -> bool:
+    """Tell whether an entry may be one that setup wrote.
+
+    A file that setup makes was not there before, and of one that was there setup adds to the end:
+    no text is to be put back.
+    """
+    before = change.before
+    if change.kind == "unit":
+        return before is not None and _UNIT_STATES.issuperset(before.split())
+    if change.kind != "file":
+        return before is None and not change.written and not change.appended
+    if change.appended:
+        return before in (None, "") and is_line_of_setup(change.appended)
+    return before is None
+
+
+def _entry(row: Any) -> Change:
+    """Return a row of the journal as an entry.
+
+    Raises:
+        RefusedError: it is none that setup has written.
+    """
+    table = _CHECKS.table(row)
+    kind = _CHECKS.text(table.get("kind"))
+    what = _CHECKS.text(table.get("what"), _WHAT_CHARS_MAX)
+    names = {one.name for one in fields(Change)}
+    if not names.issuperset(table) or table.get("replaced") or not _is_well_named(kind, what):
+        raise RefusedError("damaged", f"{what[:80]} is no entry of setup")
+    texts = (table.get("written", ""), table.get("before"), table.get("appended", ""))
+    if not all(one is None or isinstance(one, str) for one in texts):
+        raise RefusedError("damaged", "invalid text")
+    roles = tuple(map(_CHECKS.text, _CHECKS.rows(table.get("roles", []))))
+    found = Change(kind, what, texts[0] or "", texts[1], texts[2] or "", roles=roles)
+    if not _is_as_written(found) or not set(roles) <= set(_OLD_ROLES):
+        raise RefusedError("damaged", f"{what[:80]} is no entry of setup")
+    return found
+
+
+def _refuse_strangers(path: Path, status: os.stat_result) -> None:
+    """Refuse what is not root's, or the caller's, alone.
+
+    Raises:
+        InspectorError: it is somebody else's.
+    """
+    if status.st_uid not in (0, os.geteuid()):
+        raise InspectorError(f"{path} belongs to uid {status.st_uid}, not to root: it is not "
+                             "setup's journal, and nothing was changed. Remove it")  # fmt: skip
+    if status.st_mode & _OTHERS_WRITE:
+        raise InspectorError(f"others than root may write to {path}: it is not setup's journal, "
+                             "and nothing was changed. Remove it")  # fmt: skip
+
+
 def _rows(host: Host, path: Path) -> list[Change]:
     """Return the entries in a file; none if it does not exist.
 
     Raises:
-        InspectorError: it is damaged.
+        InspectorError: it is damaged, or not root's alone.
     """
     try:
-        found = [Change(**row) for row in json.loads(host.read_text(path) or "[]")]
-    except (TypeError, ValueError) as err:
-        raise InspectorError(f"{path}: damaged: {err}") from err
-    return [replace(one, roles=tuple(one.roles)) for one in found]
+        with host.tree() as tree:
+            for one in (JOURNAL_DIR.parent, JOURNAL_DIR, path):
+                _refuse_strangers(one, tree.link_status(one))
+    except FileNotFoundError:
+        return []
+    except OSError as err:
+        raise InspectorError(f"{path}: cannot be read: {err.strerror}") from err
+    try:
+        found = _CHECKS.load(host.read(path) or b"[]")
+        return [_entry(row) for row in _CHECKS.rows(found)]
+    except RefusedError as err:
+        raise InspectorError(f"{path}: {err}. Nothing was changed; remove it to go on without "
+                             "it") from err  # fmt: skip
 
 
 def _is_present(host: Host, change: Change) -> bool:
@@ -182,12 +272,11 @@ class Journal:
         Raises:
             InspectorError: it cannot be written.
         """
-        place = self._host.at(path)
         try:
-            if not text:
-                place.unlink(missing_ok=True)
+            if text:
+                self._host.write(path, text.encode("utf-8", "surrogateescape"), 0o600, is_new=True)
                 return
-            with directory_of(place) as parent:
-                replace_file(parent, place.name, text.encode(), 0o600)
+            with suppress(FileNotFoundError), self._host.tree() as tree:
+                tree.remove(path)
         except OSError as err:
             raise InspectorError(f"{path}: cannot be written: {err.strerror}") from err

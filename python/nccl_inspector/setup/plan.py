@@ -12,8 +12,14 @@ from nccl_inspector.settings.config import DEFAULT_CONF, Config, parse_config
 from nccl_inspector.settings.in_force import AGENT, CONTROLLER, agent_note, controller_note
 from nccl_inspector.setup.host import Host
 from nccl_inspector.setup.in_force import AGENT_UNIT, CONTROLLER_UNIT, AnswerStep, InForceStep
+from nccl_inspector.setup.journal import Key
 from nccl_inspector.setup.site_file import SiteFile
-from nccl_inspector.setup.slurm_layout import SlurmLayout, find_layout, slurm_value
+from nccl_inspector.setup.slurm_layout import (
+    SlurmLayout,
+    find_layout,
+    plugstack_files,
+    slurm_value,
+)
 from nccl_inspector.setup.steps import (
     AccountStep,
     Advice,
@@ -85,6 +91,10 @@ def _plugstack(host: Host, site: SiteFile, layout: SlurmLayout) -> list[Step]:
     return [step]
 
 
+def _preset(role: str) -> Path:
+    return Path(f"/etc/systemd/system-preset/70-nccl-inspector-{role}.preset")
+
+
 def _presets(host: Host, role: str, *units: str) -> list[Step]:
     """Return the step of a file that keeps units enabled at the first boot of an image.
 
@@ -93,8 +103,7 @@ def _presets(host: Host, role: str, *units: str) -> list[Step]:
     if not host.has_systemd:
         return []
     text = _HEAD + "".join(f"enable {one}\n" for one in units)
-    return [OwnFile(Path(f"/etc/systemd/system-preset/70-nccl-inspector-{role}.preset"),
-                    text.encode())]  # fmt: skip
+    return [OwnFile(_preset(role), text.encode())]
 
 
 def _prolog_flags(host: Host, layout: SlurmLayout) -> list[Step]:
@@ -195,6 +204,13 @@ def controller_steps(host: Host, site: SiteFile) -> list[Step]:
     ]
 
 
+def _bundle(site: SiteFile) -> dict[str, str]:
+    # Imported here, because it loads jinja2, which is not on a node.
+    from nccl_inspector.monitoring.bundle import make_bundle
+
+    return make_bundle(make_site(site.monitoring), expand(site.nodes))
+
+
 def monitoring_steps(host: Host, site: SiteFile) -> list[Step]:
     """Return what the host of Prometheus and Grafana needs: files, which the site includes.
 
@@ -202,14 +218,11 @@ def monitoring_steps(host: Host, site: SiteFile) -> list[Step]:
         InspectorError: a value for the monitoring is not valid.
     """
     del host
-    # Imported here, because it loads jinja2, which is not on a node.
-    from nccl_inspector.monitoring.bundle import make_bundle
-
     out = site.monitoring_dir
     if out is None:
         return [Obstacle("the site file does not say where to put the files (out, in the table "
                          "monitoring)")]  # fmt: skip
-    files = make_bundle(make_site(site.monitoring), expand(site.nodes))
+    files = _bundle(site)
     return [
         *(OwnFile(out / name, text.encode()) for name, text in files.items()),
         Advice(
@@ -225,6 +238,33 @@ def monitoring_steps(host: Host, site: SiteFile) -> list[Step]:
             ),
         ),
     ]
+
+
+def own_changes(host: Host, role: str, site: SiteFile) -> frozenset[Key]:
+    """Return all that steps of this release may have made on a host with this site file.
+
+    In an image only the site file says where reports are: the settings file in it may be anybody's.
+
+    Raises:
+        InspectorError: the settings cannot be read.
+    """
+    if role == "monitoring":
+        out = site.monitoring_dir
+        return (
+            frozenset(("file", str(out / name)) for name in _bundle(site)) if out else frozenset()
+        )
+    config = parse_config(_settings_text(site), "site file, settings")
+    if host.is_live:
+        config = _config(host, site)
+    files = [DEFAULT_CONF, _CONTROLLER_TMPFILES, _preset("node"), _preset("controller")]
+    files += plugstack_files(host, site.conf_dir)
+    units = RUN_UNIT, AGENT_UNIT, CONTROLLER_UNIT
+    return frozenset((
+        ("account", site.account),
+        *(("unit", one) for one in units),
+        *(("directory", str(one)) for one in (config.report_dir, config.store_dir)),
+        *(("file", str(one)) for one in files),
+    ))  # fmt: skip
 
 
 ROLES: Mapping[str, Callable[[Host, SiteFile], list[Step]]] = {

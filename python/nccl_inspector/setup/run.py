@@ -2,9 +2,8 @@
 """Show what a host needs, do it, or undo it: all or nothing."""
 
 import fcntl
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import DEFAULT_CONF
 from nccl_inspector.setup.host import Host
 from nccl_inspector.setup.in_force import reread_settings
-from nccl_inspector.setup.journal import JOURNAL_DIR, Change, Journal
+from nccl_inspector.setup.journal import JOURNAL_DIR, Change, Journal, Key
 from nccl_inspector.setup.steps import Look, State, Stay, Step, undo
 
 
@@ -34,20 +33,20 @@ def _only_one(host: Host) -> Iterator[None]:
     Raises:
         InspectorError: another one runs, or the journal's directory cannot be made.
     """
-    place = host.at(JOURNAL_DIR)
-    try:
-        host.make_parents(JOURNAL_DIR)
-        place.mkdir(mode=0o700, exist_ok=True)
-        fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as err:
-        raise InspectorError(f"{JOURNAL_DIR}: cannot be made: {err.strerror}") from err
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with ExitStack() as stack:
+        try:
+            host.make_parents(JOURNAL_DIR)
+            tree = stack.enter_context(host.tree())
+            with suppress(FileExistsError):
+                tree.make_directory(JOURNAL_DIR, 0o700)
+            fd = stack.enter_context(tree.directory(JOURNAL_DIR))
+        except OSError as err:
+            raise InspectorError(f"{JOURNAL_DIR}: cannot be made: {err.strerror}") from err
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InspectorError("another nccl-inspector setup runs on this host") from None
         yield
-    except BlockingIOError:
-        raise InspectorError("another nccl-inspector setup runs on this host") from None
-    finally:
-        os.close(fd)
 
 
 def look(host: Host, role: str, steps: Sequence[Step]) -> Shown:
@@ -112,10 +111,27 @@ class Undone:
     pending: tuple[str, ...]
 
 
-def take_back_all(host: Host, role: str) -> Undone:
+def _is_own(change: Change, own: Collection[Key]) -> bool:
+    if change.kind != "parent":
+        return change.key in own
+    return any(Path(change.what) in Path(what).parents for kind, what in own if kind != "unit")
+
+
+def _not_own(change: Change) -> Stay | None:
+    """Return why something stays that no step makes now; None: a directory that is not worth it."""
+    if change.kind == "parent":
+        return None
+    is_final = change.kind != "file"
+    text = f"{change.what} stays: the journal names it, but no step with this site file makes it"
+    return Stay(text if is_final else f"{text} (--site)", is_final)
+
+
+def take_back_all(host: Host, role: str, own: Collection[Key]) -> Undone:
     """Undo all that `apply` has done for a role and that no other role needs.
 
-    What could not be undone now stays in the journal, so that this can be done once more.
+    `own`: what the steps of this release make (plan.own_changes). Nothing else is touched, whatever
+    the journal says. What could not be undone now stays in the journal, so that this can be done
+    once more.
 
     Raises:
         InspectorError: the journal cannot be read or written.
@@ -123,7 +139,10 @@ def take_back_all(host: Host, role: str) -> Undone:
     with _only_one(host):
         journal = Journal(host, role)
         mine = journal.of_role()
-        left = _take_back(host, [one for one in mine if one.roles == (role,)])
+        only_mine = [one for one in mine if one.roles == (role,)]
+        left = _take_back(host, [one for one in only_mine if _is_own(one, own)])
+        strange = [(one, _not_own(one)) for one in only_mine if not _is_own(one, own)]
+        left += [(one, stay) for one, stay in strange if stay is not None]
         again = {change.key for change, stay in left if not stay.is_final}
         kept = [
             one if one.key in again else one.without(role)
@@ -135,7 +154,7 @@ def take_back_all(host: Host, role: str) -> Undone:
         parents = [
             replace(one, roles=tuple(sorted(heirs)))
             for one in mine
-            if one.roles == (role,) and one.kind == "parent" and host.at(Path(one.what)).is_dir()
+            if one.roles == (role,) and one.kind == "parent" and host.is_directory(Path(one.what))
         ]
         journal.save([*(parents if heirs else ()), *kept])
         journal.note_plugstack_lines()

@@ -43,6 +43,23 @@ class SiteFile:
     monitoring: tuple[str, ...] = ()  # NAME=VALUE, as of `setup monitoring --set`
 
 
+def is_line_of_setup(text: str) -> bool:
+    """Tell whether a text is a line that setup may have put into plugstack.conf."""
+    words = text.removesuffix("\n").split(" ")
+    return (
+        text.endswith("\n")
+        and len(words) > 1
+        and words[0] == "optional"
+        and _PLUGIN.fullmatch(words[1]) is not None
+        and all(map(_WORD.fullmatch, words[2:]))
+    )
+
+
+def is_account_name(text: str) -> bool:
+    """Tell whether a text may be the name of the service account."""
+    return _NAME.fullmatch(text) is not None
+
+
 def _text(value: Any) -> str:
     """Return a value of TOML as it stands in nccl-inspector.conf.
 
@@ -114,7 +131,7 @@ def _from_tables(tables: Mapping[str, Any]) -> SiteFile:
     if plugin and not _PLUGIN.fullmatch(plugin):
         raise ValueError(f"plugin: {plugin[:40]!r} is not the path or name of a library")
     name, uid = account.get("name", _ACCOUNT), account.get("uid")
-    if not _NAME.fullmatch(name):
+    if not is_account_name(name):
         raise ValueError(f"name: {name[:40]!r} is not the name of an account")
     if uid is not None and not 0 < uid <= _UID_MAX:
         raise ValueError(f"uid: {uid} is not the id of an account")

@@ -4,14 +4,17 @@
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from nccl_inspector.errors import InspectorError
 from nccl_inspector.setup.host import Host
-from nccl_inspector.slurm.plugstack import StackEntry, stack_entries
+from nccl_inspector.slurm.plugstack import StackEntry, drop_in_file, stack_entries
 
 # Debian's and the RPMs' place, Debian's old one, and that of a build from source.
 CONF_DIRS = (Path("/etc/slurm"), Path("/etc/slurm-llnl"), Path("/usr/local/etc"))
+DROP_IN = "nccl-inspector"  # the name of our file in a directory that plugstack.conf includes
 # What slurmd got from slurmctld on a configless node.
 CONFIGLESS_DIRS = (Path("/run/slurm/conf"), Path("/var/spool/slurmd/conf-cache"))
 
@@ -24,17 +27,20 @@ class SlurmLayout:
     is_configless: bool = False  # slurmd gets its files from slurmctld
 
 
+def _conf_dirs(host: Host) -> list[Path]:
+    own = os.environ.get("SLURM_CONF", "") if host.is_live else ""
+    return [*([Path(own).parent] if own.startswith("/") else []), *CONF_DIRS]
+
+
 def find_layout(host: Host, said: Path | None) -> SlurmLayout:
     """Return where Slurm's files are: where the site file says so, or where they are found."""
     if said is not None:
         return SlurmLayout(said)
-    own = os.environ.get("SLURM_CONF", "") if host.is_live else ""
-    places = ([Path(own).parent] if own.startswith("/") else []) + list(CONF_DIRS)
-    for place in places:
-        if host.at(place / "slurm.conf").is_file():
+    for place in _conf_dirs(host):
+        if host.is_file(place / "slurm.conf"):
             return SlurmLayout(place)
     for place in CONFIGLESS_DIRS:
-        if host.at(place / "slurm.conf").is_file():
+        if host.is_file(place / "slurm.conf"):
             return SlurmLayout(place, is_configless=True)
     return SlurmLayout(None)
 
@@ -59,3 +65,18 @@ def our_entries(host: Host, conf_dir: Path, read_text: Callable[[Path], str]) ->
     """
     found = stack_entries(conf_dir / "plugstack.conf", read_text, host.root)
     return [one for one in found if one.is_ours]
+
+
+def plugstack_files(host: Host, said: Path | None) -> list[Path]:
+    """Return the files that may have the line: each plugstack.conf, what it includes, and our own
+    file beside that."""
+    found: list[Path] = []
+    for folder in (*([said] if said else []), *_conf_dirs(host), *CONFIGLESS_DIRS):
+        path = folder / "plugstack.conf"
+        seen: list[Path] = []
+        with suppress(InspectorError):  # what cannot be read is not written either
+            list(stack_entries(path, host.read_text, host.root, seen))
+            drop_in = drop_in_file(path, host.read_text(path), DROP_IN)
+            seen += [drop_in] if drop_in else []
+        found += [path, *seen]
+    return found

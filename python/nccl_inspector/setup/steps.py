@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `setup` can do: each step looks at the host first, and changes only what it understands."""
 
-import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,17 +11,15 @@ from typing import Protocol
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.jobid import JOB_ID
-from nccl_inspector.setup.host import Host, directory_of
+from nccl_inspector.setup import offline
+from nccl_inspector.setup.host import Host
 from nccl_inspector.setup.journal import Change, Journal, Key, fingerprint
-from nccl_inspector.setup.slurm_layout import our_entries
+from nccl_inspector.setup.slurm_layout import DROP_IN, our_entries
 from nccl_inspector.slurm.plugstack import StackEntry, drop_in_file, stack_entries
-from nccl_inspector.system.atomic import replace_file
 
 _RUN_DIR = Path("/run/nccl-inspector")  # of the mount unit
 _JOBS_SHOWN_MAX = 10
-_UNIT_DIRS = "/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"
 _ENABLED, _ACTIVE = "enabled", "active"  # how a unit was before, in the journal
-_DROP_IN = "nccl-inspector"  # the name of our file in a directory that plugstack.conf includes
 
 
 class State(StrEnum):
@@ -72,21 +69,6 @@ class Step(Protocol):
         """
 
 
-def write(host: Host, path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Replace a file; directories above it that are missing are made, as root's and 0755.
-
-    Raises:
-        InspectorError: it cannot be written; the old content is there then.
-    """
-    place = host.at(path)
-    try:
-        host.make_parents(path)
-        with directory_of(place) as parent:
-            replace_file(parent, place.name, data, mode)
-    except OSError as err:
-        raise InspectorError(f"{path}: cannot be written: {err.strerror}") from err
-
-
 def _always_differs(_data: bytes) -> bool:
     return False
 
@@ -129,7 +111,7 @@ class OwnFile:
         before = None if found is None else found.decode("utf-8", "surrogateescape")
         journal.note_parents(self.path)
         journal.note(Change("file", str(self.path), fingerprint(self.data), before))
-        write(host, self.path, self.data)
+        host.write(self.path, self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +147,7 @@ class PlugstackLineStep:
             says = " ".join(found[0].words)
             return Look(State.REFUSED, f"{where} already says: {says}. Take it out, or make the "
                         "site file say the same", ours)  # fmt: skip
-        if self.plugin.startswith("/") and not host.at(Path(self.plugin)).is_file():
+        if self.plugin.startswith("/") and not host.is_file(Path(self.plugin)):
             return Look(State.REFUSED, f"{self.plugin} is not there: install the package first")
         return Look(State.TO_DO, f"{path}: {'change' if found else 'add'} the line", ours)
 
@@ -184,7 +166,7 @@ class PlugstackLineStep:
         if entries:
             path = entries[0].file
         else:
-            found = drop_in_file(path, read_text(path), _DROP_IN)
+            found = drop_in_file(path, read_text(path), DROP_IN)
             if found is not None and not (self.is_sent and self.conf_dir in found.parents):
                 path = found
         return entries, path, read_text(path)
@@ -209,7 +191,7 @@ class PlugstackLineStep:
         before = None if host.read(path) is None else ""
         journal.note_parents(path)
         journal.note(Change("file", str(path), fingerprint(data), before, added, earlier))
-        write(host, path, data)
+        host.write(path, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,20 +221,22 @@ class AccountStep:
         if self.uid is not None and (other := host.name_of(self.uid)):
             return Look(State.REFUSED, f"uid {self.uid} is the account {other}: choose another "
                         "one in the site file")  # fmt: skip
-        return Look(State.TO_DO, f"account {self.name}: make", (" ".join(self._command(host)),))
+        return Look(State.TO_DO, f"account {self.name}: make", (" ".join(self._command()),))
 
-    def _command(self, host: Host) -> list[str]:
+    def _command(self) -> list[str]:
         uid = [] if self.uid is None else ["--uid", str(self.uid)]
-        where = [] if host.is_live else ["--prefix", str(host.root)]
         return [
-            "useradd", *where, "--system", *uid, "--user-group", "--no-create-home",
+            "useradd", "--system", *uid, "--user-group", "--no-create-home",
             "--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin", self.name,
         ]  # fmt: skip
 
     def apply(self, host: Host, journal: Journal) -> None:
-        """Make it."""
+        """Make it; in an image without useradd, which would follow the image's links."""
         journal.note(Change("account", self.name))
-        host.call(self._command(host))
+        if host.is_live:
+            host.call(self._command())
+        else:
+            offline.add_account(host, self.name, self.uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +257,8 @@ class DirectoryStep:
         del journal
         mend = f"chown {self.owner}: {self.path} && chmod {self.mode:04o} {self.path}"
         try:
-            found = host.at(self.path).lstat()
+            with host.tree() as tree:
+                found = tree.link_status(self.path)
         except FileNotFoundError:
             return Look(State.TO_DO, f"{self.path}: make, {self.mode:04o}, of {self.owner}")
         except OSError as err:
@@ -296,14 +281,12 @@ class DirectoryStep:
         uid, gid = host.id_of(self.owner), host.id_of(self.owner, "group")
         if uid is None:
             raise InspectorError(f"{self.path}: no account {self.owner}")
-        place = host.at(self.path)
         journal.note_parents(self.path)
         journal.note(Change("directory", str(self.path)))
         try:
             host.make_parents(self.path)
-            place.mkdir(mode=0o700)
-            os.chown(place, uid, gid if gid is not None else -1, follow_symlinks=False)
-            place.chmod(self.mode)
+            with host.tree() as tree:
+                tree.make_directory(self.path, self.mode, (uid, gid if gid is not None else -1))
         except OSError as err:
             raise InspectorError(f"{self.path}: cannot be made: {err.strerror}") from err
 
@@ -322,7 +305,7 @@ class TmpfilesStep:
     def look(self, host: Host, journal: Journal) -> Look:
         """Also to do if only the directories are missing."""
         found = self.file.look(host, journal)
-        if found.state is State.DONE and not all(host.at(one).is_dir() for one in self.directories):
+        if found.state is State.DONE and not all(map(host.is_directory, self.directories)):
             return Look(State.TO_DO, f"{self.file.path}: make the directories that it names")
         return found
 
@@ -331,10 +314,6 @@ class TmpfilesStep:
         self.file.apply(host, journal)
         if host.is_live:
             host.call(["systemd-tmpfiles", "--create", str(self.file.path)])
-
-
-def _has_unit(host: Host, name: str) -> bool:
-    return any(host.at(Path(place) / name).is_file() for place in _UNIT_DIRS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +333,7 @@ class UnitStep:
         if not host.has_systemd:
             return Look(State.BY_HAND, f"{self.name}: systemd is not installed here; start it as "
                         "the page Install says")  # fmt: skip
-        if not _has_unit(host, self.name):
+        if not offline.unit_file(host, self.name):
             return Look(State.REFUSED, f"{self.name} is not there: install the package first")
         was = self._state(host)
         if _ENABLED in was and (_ACTIVE in was or not host.is_booted):
@@ -362,12 +341,14 @@ class UnitStep:
         return Look(State.TO_DO, f"{self.name}: enable{' and start' if host.is_booted else ''}")
 
     def _state(self, host: Host) -> list[str]:
+        if not host.is_booted:
+            return [_ENABLED] if offline.is_enabled(host, self.name) else []
         enabled = self._ask(host, "is-enabled").startswith(("enabled", "static"))
-        active = host.is_booted and self._ask(host, "is-active") == "active"
+        active = self._ask(host, "is-active") == "active"
         return [*([_ENABLED] if enabled else []), *([_ACTIVE] if active else [])]
 
     def _ask(self, host: Host, question: str) -> str:
-        return host.ask(*host.systemctl, question, self.name).strip()
+        return host.ask("systemctl", question, self.name).strip()
 
     def apply(self, host: Host, journal: Journal) -> None:
         """Enable it."""
@@ -376,7 +357,7 @@ class UnitStep:
             host.call(["systemctl", "daemon-reload"])
             host.call(["systemctl", "enable", "--now", self.name])
         else:
-            host.call([*host.systemctl, "enable", self.name])
+            offline.enable(host, self.name)
 
 
 class MakesNothing:
@@ -425,37 +406,46 @@ class Obstacle(MakesNothing):
         """Nothing: it is never to do."""
 
 
+def _remove(host: Host, path: Path) -> None:
+    with host.tree() as tree:
+        tree.remove(path)
+
+
+def _undo_line(host: Host, change: Change, found: bytes) -> Stay | None:
+    path, text = Path(change.what), found.decode("utf-8", "surrogateescape")
+    if text.count(change.appended) != 1:
+        is_there = any(one.is_ours for one in stack_entries(path, lambda _: text))
+        return Stay(f"{path}: the line was changed by hand, and stays") if is_there else None
+    text = text.replace(change.appended, change.replaced)
+    if not text and change.before is None:
+        _remove(host, path)
+    else:
+        host.write(path, text.encode("utf-8", "surrogateescape"))
+    return None
+
+
 def _undo_file(host: Host, change: Change) -> Stay | None:
     path = Path(change.what)
     found = host.read(path)
     if found is None:
         return None
     if change.appended:
-        text = found.decode("utf-8", "surrogateescape")
-        if text.count(change.appended) != 1:
-            is_there = any(one.is_ours for one in stack_entries(path, lambda _: text))
-            why = f"{path}: the line was changed by hand, and stays"
-            return Stay(why) if is_there else None
-        text = text.replace(change.appended, change.replaced)
-        if not text and change.before is None:
-            host.at(path).unlink()
-        else:
-            write(host, path, text.encode("utf-8", "surrogateescape"))
-        return None
+        return _undo_line(host, change, found)
     if change.before is not None and found == change.before.encode("utf-8", "surrogateescape"):
         return None
     if fingerprint(found) != change.written:
         return Stay(f"{path} was changed by hand, and stays")
     if change.before is None:
-        host.at(path).unlink()
+        _remove(host, path)
     else:
-        write(host, path, change.before.encode("utf-8", "surrogateescape"))
+        host.write(path, change.before.encode("utf-8", "surrogateescape"))
     return None
 
 
 def _undo_directory(host: Host, change: Change) -> Stay | None:
     try:
-        host.at(Path(change.what)).rmdir()
+        with host.tree() as tree:
+            tree.remove_directory(change.what)
     except FileNotFoundError:
         return None
     except OSError:
@@ -466,11 +456,15 @@ def _undo_directory(host: Host, change: Change) -> Stay | None:
 
 def _undo_unit(host: Host, change: Change) -> Stay | None:
     was = (change.before or "").split()
-    if not _has_unit(host, change.what):  # its package is gone, and systemd has stopped it
+    if not offline.unit_file(host, change.what):  # its package is gone, and systemd has stopped it
+        return None
+    if not host.is_booted:
+        if _ENABLED not in was:
+            offline.disable(host, change.what)
         return None
     if _ENABLED not in was:
-        host.call([*host.systemctl, "disable", change.what])
-    if _ACTIVE in was or not host.is_booted:
+        host.call(["systemctl", "disable", change.what])
+    if _ACTIVE in was:
         return None
     try:
         host.call(["systemctl", "stop", change.what])
@@ -488,7 +482,8 @@ def _undo_unit(host: Host, change: Change) -> Stay | None:
 def _users_of_mount(host: Host) -> str:
     """Return who keeps the run directory from being unmounted, for a message."""
     try:
-        found = [path.name for path in host.at(_RUN_DIR / "jobs").iterdir()]
+        with host.tree() as tree:
+            found = tree.names(_RUN_DIR / "jobs")
     except OSError:
         found = []
     jobs = sorted((name for name in found if JOB_ID.fullmatch(name)), key=int)

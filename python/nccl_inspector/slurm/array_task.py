@@ -15,8 +15,8 @@ LOOKED_AT_MAX = 4096
 
 def find_array_task(
     task: str, report_dir: Path, ask_slurm: Callable[[str], int | None] = lambda _task: None
-) -> int:
-    """Return the job id of a task, such as `810_3`.
+) -> tuple[int, bool]:
+    """Return the job id of a task, such as `810_3`, and whether Slurm says so.
 
     `ask_slurm`: returns the id that Slurm gave a task, or None if Slurm does not know. Only in that
     case is it taken from what later jobs' processes say about themselves, because any job can claim
@@ -31,7 +31,7 @@ def find_array_task(
         raise InspectorError(f"{task} is not a task of an array, such as 810_3")
     known = ask_slurm(task)
     if known is not None:
-        return known
+        return known, True
     try:
         names = [one.name for one in report_dir.iterdir() if JOB_ID.fullmatch(one.name)]
     except OSError as err:
@@ -51,4 +51,4 @@ def find_array_task(
         raise InspectorError(
             f"no report of {task} in {report_dir}; give its own job id (JobIDRaw of sacct)"
         )
-    return found[0]
+    return found[0], False

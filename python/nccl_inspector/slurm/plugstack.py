@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """plugstack.conf: its entries, with those of the files that it includes, and which are ours."""
 
-import glob
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from nccl_inspector.system.tree import Tree
 
 _LIBRARY = "spank_nccl_inspector"
 _FILES_MAX, _DEEP_MAX = 64, 8
@@ -40,8 +41,11 @@ def matching(entry: str, root: Path = _ROOT) -> list[Path]:
     """Return the files below `root` that a path or a pattern names, as glob(3): no hidden ones."""
     if not re.search(r"[*?\[]", entry):
         return [Path(entry)]
-    below = glob.glob(entry.lstrip("/"), root_dir=root)  # noqa: PTH207 - that has hidden ones
-    return [_ROOT / one for one in sorted(below)]
+    try:
+        with Tree(root) as tree:
+            return [Path(one) for one in tree.glob(entry)]
+    except OSError:
+        return []
 
 
 def drop_in_file(path: Path, text: str, name: str) -> Path | None:

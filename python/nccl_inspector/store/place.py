@@ -34,7 +34,17 @@ class IndexPlace:
     def is_ours_to_read(self) -> bool:
         """Whether the caller has something to read; a database is asked."""
         own = user_index(self.store_dir, os.getuid())
-        return bool(self.url) or os.access(self.file, os.R_OK) or own.exists()
+        return bool(self.url) or os.access(self.file, os.R_OK) or os.access(own, os.R_OK)
+
+    def check_readable(self) -> None:
+        """Raise an InspectorError if there is nothing that the caller may read.
+
+        It needs no database, so what can do without an index need not load one for this answer.
+        """
+        self.check()
+        if not self.is_ours_to_read:
+            word = "none of your jobs is in the index yet" if self.file.exists() else "no index"
+            raise InspectorError(f"{word}: {self.store_dir}")
 
     def check(self) -> None:
         """Raise an InspectorError if a database would not know which jobs are ours."""

@@ -27,7 +27,7 @@ from nccl_inspector.store.errors import (
     UnstorableError,
 )
 from nccl_inspector.store.owner import current_name, is_owner
-from nccl_inspector.store.place import INDEX, user_index
+from nccl_inspector.store.place import INDEX, IndexPlace, user_index
 from nccl_inspector.store.sqlite_schema import migrate, version_of
 from nccl_inspector.store.tables import OF_JOB, VERSION
 from nccl_inspector.system.acl import allow
@@ -192,14 +192,11 @@ def reading_file(store_dir: Path) -> Iterator[tuple[Connection, bool]]:
     Raises:
         InspectorError: there is none that we may read, or it cannot be read.
     """
+    IndexPlace(store_dir).check_readable()
     path = store_dir / INDEX
     all_jobs = os.access(path, os.R_OK)
     if not all_jobs:
-        own = user_index(store_dir, os.getuid())
-        if not os.access(own, os.R_OK):
-            word = "none of your jobs is in the index yet" if path.exists() else "no index"
-            raise InspectorError(f"{word}: {store_dir}")
-        path = own
+        path = user_index(store_dir, os.getuid())
     # Our own index is replaced and never changed, so it needs no lock. For the index of all jobs a
     # lock must show that nobody writes it.
     uri = _uri(path, "mode=ro" if all_jobs else "mode=ro&immutable=1")

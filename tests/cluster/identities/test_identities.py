@@ -131,7 +131,7 @@ def test_a_het_job_has_series_of_each_component_and_one_report(healthy_cluster: 
         assert jobs.report(cluster, job_id) == text
         assert f"job {leader} (het: components {leader}, {leader + 1})" in text
         assert "4 ranks" in text
-        assert "died without finalizing, data up to the last event: rank 0" in text
+        assert "did not end in order, data up to the last event: rank 0" in text
 
 
 # Steps.

@@ -68,7 +68,7 @@ def test_kill_9_of_all_ranks_loses_no_operation(healthy_cluster: Cluster) -> Non
     assert sorted(report.killed) == [
         "rank 0 (n1)", "rank 1 (n1)", "rank 2 (n2)", "rank 3 (n2)",
     ]  # fmt: skip
-    assert "died without finalizing, data up to the last event: rank 0" in (
+    assert "did not end in order, data up to the last event: rank 0" in (
         jobs.report(cluster, job_id)
     )
     wait_until(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.report.launcher import read_launchers
+from nccl_inspector.nccl_log.launcher_lines import read_launchers
 from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.slurm import topology
 from nccl_inspector.slurm.accounting import ask_steps

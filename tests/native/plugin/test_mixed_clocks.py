@@ -85,6 +85,16 @@ def test_a_late_thread_of_nccl_mixes_up_nothing_for_good(tmp_path: Path, api: in
     assert the_comm(process).mixed_why == NOT
 
 
+@pytest.mark.parametrize("api", [4, 5, 6])  # from 2.31 on there is no such ring
+def test_what_a_late_thread_of_nccl_reads_of_later_operations_is_not_believed(
+    tmp_path: Path, api: int
+) -> None:
+    process = play_works(tmp_path, "late_stop", api)
+    assert counts(process, "ReduceScatter") == (0, 64)
+    assert counts(process, "AllReduce") == (64, 0)
+    assert the_comm(process).mixed_why == NOT
+
+
 def test_the_report_says_from_where_on_and_why(tmp_path: Path) -> None:
     process = play_works(tmp_path, "self", 6)
     comm = the_comm(process)

@@ -138,6 +138,20 @@ def test_operations_that_the_writer_thread_has_not_seen_have_no_age_yet() -> Non
     assert [(one.index, one.age_ns) for one in process.operations] == [(2, 1000 * MS - 10), (1, 0)]
 
 
+def test_an_operation_whose_channels_have_ended_is_not_in_flight() -> None:
+    """The plugin has yet to count it (plugin/hot/late.h); nobody hangs in it."""
+    kind = 1 | 2 << 24
+    ended = {"started_channels": 0b110, "stopped_channels": 0b110, "kind": kind}
+    operations = [
+        {"comm": 0, "index": 1, **ended},
+        {"comm": 0, "index": 2, **ended, "stopped_channels": 0b010},
+        {"comm": 0, "index": 3, **ended, "kind": 1 | 3 << 24},
+    ]
+    process = read(bytes(box_bytes(BoxOf([CommOf(7, 0, 2)], [], operations))))
+    assert [one.index for one in process.operations] == [2, 3]
+    assert process.comms[0].enqueued >= 3
+
+
 def test_what_was_enqueued_since_the_last_round_is_added() -> None:
     data = box_bytes(BoxOf([CommOf(7, 0, 2)], [], [{"comm": 0, "enqueue_tick": 0}] * 3))
     put(data, layout.COMM, COMM_AT, enqueued=10, completed=9, untimed=5, lost=2)

@@ -104,6 +104,39 @@ def test_a_late_rank_is_named_with_how_often_it_came_last(tmp_path: Path) -> Non
     assert card.exit_code == 1
 
 
+_CALLED_US = 60_000  # after the operation before, while the GPU computes until the next one
+
+
+def _called(line: Any, kind: str, called_us: int) -> Any:
+    """Return our line, or NVIDIA's verbose one, with this time of the call."""
+    own = line["coll_perf"]
+    if kind == "ours":
+        return line | {"coll_perf": own | {"coll_start_us": called_us}}
+    end_us = own["coll_end_us"]
+    traced = traces("coll", end_us - own["coll_exec_time_us"] - 2)  # its first kernel begins then
+    traced["event_trace_ts"]["coll_start_ts"] = called_us
+    return whole(
+        line["header"]["rank"], coll_perf=coll(own["coll_sn"], own["coll_exec_time_us"], **traced)
+    )
+
+
+@pytest.mark.parametrize("kind", ["ours", "NVIDIA's"])
+@pytest.mark.parametrize(("late_call_us", "by"), [(LATE_US, "host"), (0, "gpu")])
+def test_lines_say_whether_a_late_rank_called_late_or_its_gpu_was_behind(
+    kind: str, late_call_us: int, by: str, tmp_path: Path
+) -> None:
+    for rank, own in enumerate(_random_times(300, late_rank=2)):
+        lines = []
+        for at, us in enumerate(own):
+            end_us = START_US + at * STEP_US
+            called_us = end_us - STEP_US + _CALLED_US + (late_call_us if rank == 2 else 0)
+            lines.append(_called(ours(at, rank, us * 1000, end_us), kind, called_us))
+        write(tmp_path, f"{rank}.log", lines)
+    card = analyze_directory(tmp_path, None)
+    (late,) = card.stragglers
+    assert (late.rank.removesuffix(" of dp"), late.kind) == ("rank 2", by)
+
+
 def test_each_of_two_late_ranks_is_told_how_often_it_came_last_itself(tmp_path: Path) -> None:
     for first, comm, operations in ((0, "0xa", 300), (4, "0xb", 290)):
         for at, own in enumerate(_random_times(operations, late_rank=2)):
@@ -325,13 +358,14 @@ HOSTILE = {
     + text([whole(0, coll_perf=coll(coll_sn="x")), whole(0, coll_perf=coll(coll_sn=10**30))]),
     "implausible": text([whole(99, coll_perf=coll())])
     + text([{**whole(0, coll_perf=coll()), "header": header(nranks=-3_000_000_000)}])
+    + text([{**whole(0, coll_perf=coll()), "header": header() | {"nnodes": -2}}])
     + text([whole(0, coll_perf=coll(**odd)) for odd in IMPLAUSIBLE]),
     "line_too_long": b'{"x":"' + b"y" * (40 << 20) + b'"}\n',
 }
 HOSTILE_LINES = {
     "not_a_record": 8,
     "incomplete": 3,
-    "implausible": 2 + len(IMPLAUSIBLE),
+    "implausible": 3 + len(IMPLAUSIBLE),
     "line_too_long": 1,
 }
 

@@ -14,7 +14,7 @@ from nccl_inspector.capture.lines import LINE_BYTES_MAX, read_lines
 from nccl_inspector.capture.members import KINDS, columns
 from nccl_inspector.capture.restore import needs_context, restored
 from nccl_inspector.errors import RefusedError
-from tests.support.json_lines import coll, marker, ours, p2p, text, traces, whole
+from tests.support.json_lines import coll, header, marker, ours, p2p, text, traces, whole
 
 VENDOR = [
     whole(0, coll_perf=coll()),
@@ -28,6 +28,9 @@ VENDOR = [
 
 def _encode(line: Any) -> bytes:
     return json.dumps(line).encode()
+
+
+NO_NODES = {"header": header() | {"nnodes": -3}}
 
 
 @pytest.mark.parametrize("line", [*VENDOR, ours(0, 1, 20_000, 10**15)])
@@ -59,6 +62,7 @@ def test_a_member_of_another_release_is_named() -> None:
         ("incomplete", _encode(whole(0, coll_perf=coll(event_trace_ts=[])))),
         ("implausible", _encode(whole(9, coll_perf=coll()))),
         ("implausible", _encode(whole(0, coll_perf=coll(time_us=-1)))),
+        ("implausible", _encode(whole(0, coll_perf=coll()) | NO_NODES)),
         # What NVIDIA's Inspector 2.30 makes of uint8 data.
         ("implausible", _encode(whole(0, coll_perf=coll(coll_msg_size_bytes=2**64 - 8)))),
     ],

@@ -61,6 +61,8 @@ def test_report_and_analyze_agree_on_a_straggler(name: str, tmp_path: Path) -> N
     assert culprits(analyze) == culprits(report) == {
         name for kind, name in truth.guilty if kind == "rank"
     }  # fmt: skip
+    by_line, by_box = ({one.kind for one in card.stragglers} for card in (analyze, report))
+    assert by_line == by_box == {truth.late_by}
     cost = analyze.verdict.cost_share
     for other in (report.verdict.cost_share, truth.cost_share):
         assert cost is not None
@@ -71,7 +73,7 @@ def test_report_and_analyze_agree_on_a_straggler(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "planner",
     [
-        plans.ddp,
+        pytest.param(plans.ddp, marks=LONG),
         pytest.param(plans.inference, marks=LONG),
         pytest.param(plans.tensor_data, marks=LONG),
         pytest.param(plans.experts, marks=LONG),

@@ -134,7 +134,7 @@ def raise_error() -> None:
     ("deed", "why"),
     [
         (crash, "ended by SIGSEGV"),
-        (eat_memory, "more memory"),
+        pytest.param(eat_memory, "more memory", marks=pytest.mark.long),
         pytest.param(raise_error, "process failed", marks=pytest.mark.long),
     ],
 )

@@ -95,3 +95,25 @@ def test_it_overwrites_nothing_and_follows_no_link(tmp_path: Path) -> None:
     with pytest.raises(InspectorError, match="No such file"):
         write_bundle(tmp_path / "none" / "b", {})
     assert os.listdir(tmp_path) == ["b.tar.gz"]  # noqa: PTH208 - a link
+
+
+@pytest.mark.parametrize("text", [
+    "postgresql://u@db/x?sslmode=verify-full&sslpassword=GEHEIM",
+    "postgresql://someone:GEHEIM@db/x",
+    "postgresql://db/x?password=GEHEIM&application_name=y",
+    "s3://bucket/x?secret_access_key=GEHEIM&aws_session_token=GEHEIM",
+    "host=db sslpassword=GEHEIM dbname=x",
+    "store_url: it runs with postgresql://db/GEHEIM, configured is postgresql://db/GEHEIM",
+])  # fmt: skip
+def test_no_secret_of_a_url_is_carried(text: str) -> None:
+    assert "GEHEIM" not in redact(text, frozenset())
+
+
+def test_of_the_urls_of_stores_only_the_kind_is_carried() -> None:
+    url = "postgresql://db/x?sslpassword=GEHEIM&sslkey=/etc/GEHEIM.key"
+    facts = healthy()
+    values = replace(facts.settings.values, store_url=url, object_url="s3://b/GEHEIM")
+    files = bundle_files(examined(replace(facts, settings=replace(facts.settings, values=values))))
+    found = json.loads(files["settings.json"])
+    assert (found["store_url"], found["object_url"]) == ("postgresql://(set)", "s3://(set)")
+    assert "GEHEIM" not in "".join(files.values())

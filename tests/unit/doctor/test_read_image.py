@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """An unpacked image, with what keeps its processes from being measured."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from nccl_inspector.doctor import read_image
 from nccl_inspector.doctor.check import Outcome
 from nccl_inspector.doctor.examine import Examination, examine_image
 from nccl_inspector.doctor.facts import Settings
 from nccl_inspector.settings.config import parse_config
+from nccl_inspector.system.tree import Tree
 from tests.support.repository import BUILD
 
 LIBS = "usr/lib/x86_64-linux-gnu"
@@ -109,3 +112,39 @@ def test_a_directory_without_an_image_is_told(tmp_path: Path) -> None:
         Outcome.CANNOT_TELL
     }
     assert "it is no unpacked image" in results[1].evidence
+
+
+def test_of_many_large_libraries_those_beyond_the_budget_are_said_not_to_be_scanned(
+    image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_image, "SCAN_BYTES_MAX", 32 << 20)
+    for number in range(40):
+        path = image / LIBS / f"libnccl.so.{number}"
+        path.touch()
+        os.truncate(path, (10 << 20) + number)
+    read: list[int] = []
+    whole = Tree.read
+
+    def counting(tree: Tree, path: str, bytes_max: int, offset: int = 0) -> bytes:
+        data = whole(tree, path, bytes_max, offset)
+        read.append(len(data) if "nccl" in path else 0)
+        return data
+
+    monkeypatch.setattr(Tree, "read", counting)
+    config = parse_config("", "test")
+    seen = read_image.read_image(config, image)
+    assert len(seen.not_scanned) == 36
+    assert sum(read) < 34 << 20
+    results = {one.check.id: one for one in examine(image).results}
+    outcome = results["image-nccl"].outcome, results["image-libc"].outcome
+    assert outcome == (Outcome.CANNOT_TELL, Outcome.WELL)
+    assert "not scanned" in results["image-nccl"].evidence
+    assert "and 35 more" in results["image-nccl"].evidence
+
+
+def test_a_thousand_files_that_set_variables_fill_no_terminal(image: Path) -> None:
+    folder = image / "etc/profile.d"
+    folder.mkdir()
+    for number in range(1000):
+        (folder / f"{number:04}.sh").write_text("export NCCL_PROFILER_PLUGIN=/x.so\n" * 50)
+    assert len(found(image)["image-sets-profiler"]) < 20_000

@@ -21,7 +21,7 @@ from tests.support.command_line import run
 from tests.support.flight_dumps import copy_case, dump, entry, write
 from tests.support.processes import nothing_left
 
-GOOD = dump([entry(0, 1)], {"0": [0, 1]})
+GOOD = dump([entry(0, 1)], {"0": [0, 1, 2, 3]})
 
 
 def read(folder: Path, limits: Limits | None = None) -> Found:
@@ -41,6 +41,48 @@ def test_the_rank_is_at_the_end_of_the_name(tmp_path: Path, name: str) -> None:
     is_json = name.endswith(".json")
     (tmp_path / name).write_bytes(json.dumps(GOOD).encode() if is_json else pickle.dumps(GOOD))
     assert [*read(tmp_path).evidence.dumps] == [3]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("nccl_trace_rank_n{host}_{rank}",),
+        ("nccl_trace_rank_{rank}.n{host}",),
+        ("trace.n{host}.{rank}.pickle",),
+        ("trace_{rank}.node{host}",),
+        ("attempt_1_rank_{rank}_20261127T100000",),
+        ("rank{rank}-2026-11-27_10-00-0{rank}",),
+        ("fr_1795600000_{rank}",),
+        ("{rank}_1795600000",),
+        ("nccl_trace_rank_{rank}", "comm_lib_trace_rank_{rank}"),
+    ],
+)
+def test_host_and_time_in_a_name_are_no_rank(tmp_path: Path, names: tuple[str, ...]) -> None:
+    value = dump([entry(0, 1)], {"0": [0, 1, 2, 3]})
+    for rank in range(4):
+        for name in names:
+            path = tmp_path / name.format(rank=rank, host=1 + rank // 2)
+            path.write_bytes(pickle.dumps(value))
+    found = read(tmp_path)
+    assert sorted(found.evidence.dumps) == [0, 1, 2, 3]
+    assert found.refused == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (("trace_4.n1", "trace_5.n1", "trace_6.n2"), "its name says rank 1, and so does"),
+        (("t_0_77", "t_1_88", "t_9_99"), "its name says rank 77, and the job has 4 ranks"),
+    ],
+)
+def test_names_that_do_not_say_the_rank_accuse_nobody(
+    tmp_path: Path, names: tuple[str, ...], reason: str
+) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(pickle.dumps(dump([entry(0, 1)], {"0": [0, 1, 2, 3]})))
+    found = read(tmp_path)
+    assert reasons(found)[0].startswith(reason)
+    assert found.evidence.missing == ()
 
 
 def test_other_files_of_a_directory_are_left_alone(tmp_path: Path) -> None:
@@ -75,7 +117,7 @@ def test_the_newest_of_several_dumps_of_a_rank_is_read(tmp_path: Path) -> None:
 
 
 def test_a_dump_of_an_earlier_run_is_left_out_and_its_rank_is_missing(tmp_path: Path) -> None:
-    write(tmp_path, {0: GOOD, 1: GOOD})
+    write(tmp_path, dict.fromkeys(range(2), dump([entry(0, 1)], {"0": [0, 1]})))
     os.utime(tmp_path / "comm_lib_trace_rank_1", (1, 1))
     found = read(tmp_path)
     assert found.evidence.missing == (1,)

@@ -204,7 +204,7 @@ def test_a_recv_whose_send_was_not_called_names_the_sender_by_its_global_rank(
         6: dump([p2p(0, 1, "recv 1<-0"), p2p(1, 2, "recv 1<-0", "started")], PIPE),
     }
     found = tell(tmp_path, ranks).findings
-    assert found[0].title == "rank 2 did not call recv 2->6 of pipe; 1 other waits in it"
+    assert found[0].title == "rank 2 did not call send 2->6 of pipe; 1 other waits in the recv"
 
 
 def test_a_recv_whose_send_has_ended_is_on_its_way(tmp_path: Path) -> None:
@@ -283,3 +283,35 @@ def test_a_known_root_comes_first_and_groups_of_one_name_are_one_finding(tmp_pat
     assert first.title == "rank 1 did not call all_reduce 9 of default_pg; 7 others wait in it"
     assert second.rule == rules.FLIGHT_NOT_ENDED.id
     assert second.detail.endswith("So it is with 2 other operations of groups of this name.")
+
+
+def _batch(*ops: str, state: str = "started") -> dict[str, Any]:
+    """Return a rank that called a batch; its members stay scheduled while it runs."""
+    member = "completed" if state == "completed" else "scheduled"
+    rows = [entry(0, 1), *(entry(1 + at, 1, op, state=member) for at, op in enumerate(ops))]
+    rows.append(entry(9, 1, "coalesced", state=state, is_p2p=True, p2p_seq_id=1))
+    return dump(rows, {"0": [0, 1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "missing"),
+    [
+        (("send 0->1", "recv 0<-1"), ("recv 1<-0",), "send 1->0"),
+        (("send 0->1", "recv 0<-1"), ("send 1->0",), "recv 0->1"),
+        (("recv 0<-1", "recv 0<-1"), ("send 1->0",), "send 1->0"),
+        (("send 0->1", "send 0->1"), ("recv 1<-0",), "recv 0->1"),
+    ],
+)
+def test_a_call_that_is_missing_behind_a_matched_pair_of_a_batch_is_named(
+    tmp_path: Path, mine: tuple[str, ...], theirs: tuple[str, ...], missing: str
+) -> None:
+    ranks = {0: _batch(*mine), 1: _batch(*theirs), 2: dump([entry(0, 1)], {"0": [0, 1, 2]})}
+    found = tell(tmp_path, ranks).findings
+    assert [one.rule for one in found] == [rules.FLIGHT_NOT_CALLED.id]
+    assert found[0].title.startswith(f"rank 1 did not call {missing} of default_pg")
+
+
+def test_a_batch_that_both_called_alike_accuses_nobody(tmp_path: Path) -> None:
+    ranks = {0: _batch("send 0->1", "recv 0<-1"), 1: _batch("recv 1<-0", "send 1->0"),
+             2: dump([entry(0, 1)], {"0": [0, 1, 2]})}  # fmt: skip
+    assert {one.rule for one in tell(tmp_path, ranks).findings} == {rules.FLIGHT_NOT_ENDED.id}

@@ -47,6 +47,7 @@ def test_a_box_that_is_refused_is_not_read_again_by_its_other_names(
     assert len(reads) == 1
 
 
+@pytest.mark.long
 def test_boxes_of_ended_processes_leave_no_living_one_out(node: Node) -> None:
     raw = node.job()
     for number in range(300):

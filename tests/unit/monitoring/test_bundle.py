@@ -183,3 +183,9 @@ def test_the_page_has_every_setting() -> None:
         r"^\| `(\w+)` \| (?:`(\S+)`)? \| (.+) \|$", (DOC / "monitoring.md").read_text(), re.M
     )
     assert rows == [(one.name, one.default, one.help) for one in load_settings().values()]
+
+
+@pytest.mark.parametrize("node", ["-rf", "{{7}}", "a b", "n1\n", "", "n1/../x", "${x}"])
+def test_what_is_no_name_of_a_host_is_no_target(node: str) -> None:
+    with pytest.raises(InspectorError, match="is not the name of a host"):
+        make_bundle(make_site([]), ["n1", node])

@@ -79,7 +79,9 @@ def test_within_three_minutes_one_alert_names_who_called_nothing(
     assert re.search(rf"hangs: an operation has not ended for .*; {place(job)} ", said)
 
 
-@pytest.mark.parametrize("layout", ["8 replicas", "4 stages", "8 experts x 4 data"])
+@pytest.mark.parametrize(
+    "layout", some(["8 replicas", "4 stages", "8 experts x 4 data"], ("4 stages",))
+)
 def test_a_dead_process_is_named_though_its_series_are_gone(tmp_path: Path, layout: str) -> None:
     job = hanging(layout, How.DIES)
     said = fired(tmp_path, job)
@@ -97,7 +99,7 @@ def test_who_called_it_and_whose_gpu_did_not_begin_it_is_said_to_have_called(
     assert "but its GPU has not begun it" in said
 
 
-@pytest.mark.parametrize("layout", ["8 replicas", "8 tensor x 4 data"])
+@pytest.mark.parametrize("layout", some(["8 replicas", "8 tensor x 4 data"], ("8 replicas",)))
 def test_where_all_called_it_nobody_is_named(tmp_path: Path, layout: str) -> None:
     said = fired(tmp_path, hanging(layout, How.NETWORK))
     assert named(said) == set()
@@ -166,7 +168,7 @@ QUIET = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", some(QUIET, ("checkpoints of 70 s", "a job that is suspended")))
+@pytest.mark.parametrize("case", some(QUIET, ("checkpoints of 70 s",)))
 def test_a_job_that_does_not_hang_is_quiet(tmp_path: Path, case: str) -> None:
     ever = f"count(present_over_time({FIRING}[{HOUR_S}s]))"
     assert complaints(tmp_path, QUIET[case], [Expected(59, ever, [])]) == []

@@ -107,11 +107,14 @@ def test_the_place_of_a_line_is_its_file_and_number() -> None:
     reader = LogReader()
     data = text.encode()
     reader.read("a.log", (data[at : at + 65536] for at in range(0, len(data), 65536)))
-    assert reader.log.hits["warning"].quotes[0].place == "a.log:400000"
+    (hits,) = reader.log.hits.values()
+    assert (hits.rule.id, hits.quotes[0].place) == ("warning", "a.log:400000")
 
 
 def test_a_head_says_nothing_of_what_it_does_not_have() -> None:
     head = b"[2026-13-45 99:99:99] "
-    assert parse_head(head + b"n1:1:1 [0] ") == Head(None, "n1", 1, start=len(head))
+    assert parse_head(head + b"n1:1:1 [0] ") == Head(
+        None, "n1", 1, start=len(head), thread=b"n1:1:1 [0]"
+    )
     (process,) = read("NCCL INFO no head").log.processes
     assert (process.host, process.pid, process.number) == ("", None, None)

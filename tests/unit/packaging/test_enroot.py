@@ -76,7 +76,15 @@ def test_where_nothing_is_installed_the_container_starts(
     assert output(container, script, env=env, installed=False) == ["2"]
 
 
-@pytest.mark.parametrize("path", ["/a b/jobs/77/raw", "/a\n/jobs/77/raw", "/jobs/78/raw", ""])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("/a b/jobs/77/raw", marks=pytest.mark.long),
+        "/a\n/jobs/77/raw",
+        pytest.param("/jobs/78/raw", marks=pytest.mark.long),
+        pytest.param("", marks=pytest.mark.long),
+    ],
+)
 def test_a_directory_that_is_not_the_jobs_does_no_harm(container: Container, path: str) -> None:
     env = JOB | MARKER | {"NCCL_INSPECTOR_RUN_DIR": path}
     assert output(container, f"ls -d {RAW} 2>&1 | grep -c such", env=env) == ["1"]

@@ -306,3 +306,85 @@ def test_the_operation_is_known_by_the_program(program: str, function: str) -> N
 
 def test_a_file_needs_read() -> None:
     assert CliRunner().invoke(probe, ["out.txt"]).exit_code == 2
+
+
+MID_ROW = {
+    "hydra": ("[0]", "[0]"),
+    "mpirun": ("[1,0]<stdout>:", "[1,0]<stdout>:"),
+    "Open MPI 5": ("[prterun-n1-4711@1,0]<stdout>: ", "[prterun-n1-4711@1,0]<stdout>: "),
+    "Ray": ("(Worker pid=73, ip=10.1.0.2) ", ""),
+    "torchrun": ("[rank0]: ", ""),
+    "kubectl": ("[pod/launcher-abc12/launcher] ", ""),
+    "CRI": ("2026-11-27T10:00:01.123456789Z stdout F ", ""),
+    "journal": ("Nov 27 10:00:01 n1 perf[73]: ", ""),
+    "pdsh": ("n1: ", ""),
+    "CloudWatch": ("  | 2026-11-27T10:00:39.282-07:00 | ", ""),
+    "quoted": ("> ", ""),
+    "colours": ("\x1b[36m(Worker pid=73)\x1b[0m ", ""),
+    "box": ("│ ", ""),
+}
+
+
+@pytest.mark.parametrize("name", MID_ROW)
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_a_table_is_the_same_through_every_launcher_also_if_it_marks_parts_of_rows(
+    tmp_path: Path, name: str, version: str
+) -> None:
+    begin, middle = MID_ROW[name]
+    lines = []
+    for line in output(version).splitlines():
+        parts = line.split("  -1 ", 1) if middle and not line.startswith("#") else [line]
+        lines.append(begin + f"  -1{middle} ".join(parts))
+    plain, marked = read(tmp_path, output(version)), read(tmp_path, "\n".join([*lines, ""]))
+    assert [one.figures for one in marked.rows] == [one.figures for one in plain.rows]
+    assert (marked.ranks, marked.problems, marked.is_whole) == (plain.ranks, [], True)
+
+
+def _alone(hosts: int, ranks_said: bool = True) -> str:
+    rank = "#  Rank  0 Group  0 Pid   5068 on         n{} device  0 [0x21] GPU"
+    heading = (
+        "#  size  count  type  redop  root  time  algbw  busbw  #wrong  time  algbw  busbw  #wrong"
+    )
+    row = "  67108864  16777216  float  sum  -1  81.21  826.34  0.00  0  0.10  {}  0.00  0"
+    lines = ["# Using devices", *(rank.format(at) for at in range(hosts) if ranks_said)]
+    lines += [heading] * hosts + [row.format("1777718.25"), row.format("1e+06")] * hosts
+    return "\n".join([*lines, "# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 0 ", ""])
+
+
+def test_one_rank_alone_has_measured_nothing_and_is_told_how_to_go_on(tmp_path: Path) -> None:
+    for text in (_alone(1), _alone(1, ranks_said=False)):
+        found = judged(tmp_path, text, "--expect", "45")
+        assert found.exit_code == 3
+        assert "one rank, alone" in found.output
+        assert "not a row" not in found.output
+        assert "MPI=1" in found.output
+
+
+def test_several_that_ran_side_by_side_are_told_from_one(tmp_path: Path) -> None:
+    found = judged(tmp_path, _alone(3), "--expect", "45")
+    assert "3 processes ran side by side" in " ".join(found.output.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("n1: Test NCCL failure common.cu:392 'unhandled cuda error / '", "nccl-exception"),
+        ("n1: Test CUDA failure common.cu:303 'an illegal memory access'", "program-cuda-error"),
+        ("Test CUDA failure common.cu:730 'unknown error'", "program-cuda-error"),
+        ("NCCL failure all_reduce.cu:95 'unhandled cuda error'", "nccl-exception"),
+        ("n1: Test NCCL failure a.cu:1 'unhandled system error / Call to socket failed: Too many "
+         "open files'", "too-many-files"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("where", ["before", "in a row", "alone"])
+def test_what_the_program_wrote_of_its_failure_is_said_and_explained(
+    tmp_path: Path, line: str, words: str, where: str
+) -> None:
+    whole = output(NEW, whole=False)
+    text = {"before": f"{line}\n{whole}", "in a row": whole.rstrip()[:-30] + line + "\n",
+            "alone": f"step 1\n{line}\n"}[where]  # fmt: skip
+    found = judged(tmp_path, text, "--expect", "45")
+    said = " ".join(found.output.split())
+    assert found.exit_code == 1
+    assert f"nccl-tests failed: {line.split(' failure')[0]}" in said
+    assert words in said

@@ -2,9 +2,11 @@
 """`nccl-inspector ras`: NCCL's RAS service is asked, and nothing it says is simply believed."""
 
 import json
+import resource
 import socketserver
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +18,15 @@ from nccl_inspector.commands.ras import ras
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import Process
 from nccl_inspector.ras import client
+from nccl_inspector.ras import status as status_module
 from nccl_inspector.ras.beside import own_counts
 from nccl_inspector.ras.client import Address, RasError, ask_diagnostics, ask_status, parse_address
 from nccl_inspector.ras.find import RasPlace, RasPlaces
 from nccl_inspector.ras.judge import State, judge
-from nccl_inspector.ras.origin import OtherJobError
+from nccl_inspector.ras.origin import OtherJobError, ask_job
 from nccl_inspector.ras.status import RasStatus, parse_status
 from nccl_inspector.ras.text import COLUMNS, status_lines
+from nccl_inspector.system.limited import Limits
 from tests.support.boxes import BoxOf, CommOf, write_box
 from tests.support.ras_service import RasService, listening, recorded, serving
 from tests.support.summaries import read_process
@@ -80,13 +84,18 @@ def test_that_nothing_is_launched_is_said_and_accuses_nobody() -> None:
     )
 
 
-def test_an_asynchronous_error_is_named() -> None:
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [(1, "unhandled CUDA error (1)"), (6, "remote process error (6)"), (8, "timeout (8)"),
+     (77, "result 77")],
+)  # fmt: skip
+def test_an_asynchronous_error_is_named_as_nccls_own_table_has_it(result: int, words: str) -> None:
     healthy = recorded("healthy-2.32.3")
-    status = parse_status(healthy.replace(b'"async_error": 0', b'"async_error": 6', 1))
+    status = parse_status(healthy.replace(b'"async_error": 0', b'"async_error": %d' % result, 1))
     text = "\n".join(status_lines(judge(status), {}))
     assert states(status)[0] is State.ERROR
     assert "rank 0 (127.0.0.1, pid " in text
-    assert " error: remote process error" in text
+    assert f" error: {words}" in text
 
 
 def test_the_plugins_counts_stand_beside_the_same_rank_of_the_same_communicator(
@@ -195,6 +204,46 @@ def test_a_server_that_is_no_ras_service_costs_little(
     with listening(server) as where, pytest.raises(RasError):
         ask_status(where)
     assert time.monotonic() - begun_s < 20
+
+
+def _answers(data: bytes, times: int) -> Callable[[socketserver.StreamRequestHandler], None]:
+    """A service whose answer is `data`, again and again."""
+
+    def handle(handler: socketserver.StreamRequestHandler) -> None:
+        for reply in (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n"):
+            handler.rfile.readline()
+            handler.wfile.write(reply)
+        handler.rfile.readline()
+        with suppress(OSError):
+            handler.wfile.write(b'{"communicators": [')
+            for _ in range(times):
+                handler.wfile.write(data)
+
+    return handle
+
+
+def test_an_answer_that_becomes_a_hundred_times_larger_costs_only_its_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(status_module, "_LIMITS", Limits(memory_bytes=64 << 20))
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with listening(_answers(b"[]," * (1 << 18), 8)) as where, pytest.raises(RefusedError) as caught:
+        ask_job(RasPlace(where), ())
+    assert str(caught.value) == "too_big: it needs too much memory"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_kb < 32 << 10
+
+
+def test_diagnostics_of_nothing_but_line_ends_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "LINES_MAX", 1000)
+
+    def handle(handler: socketserver.StreamRequestHandler) -> None:
+        handler.rfile.readline()
+        handler.wfile.write(b"SERVER PROTOCOL 2\n")
+        handler.rfile.readline()
+        handler.wfile.write(b"NCCL DIAG\n" + b"\n" * 1001)
+
+    with listening(handle) as where, pytest.raises(RasError, match="more than 1,000 lines"):
+        ask_diagnostics(where)
 
 
 def test_a_service_of_another_job_at_the_port_is_not_taken_for_the_jobs(

@@ -138,7 +138,40 @@ def test_a_slow_time_of_a_straggler_says_that_waiting_is_in_it() -> None:
     line = example_cards.network().timeline
     slow = replace(line.degradations[0], kind="straggler")
     card = replace(example_cards.network(), timeline=replace(line, degradations=(slow,)))
-    assert "(-28%, waiting for a late rank included)" in flat(render_text(card))
+    text = render_text(card)
+    assert "ranks waited longer in mixed ReduceScatter 128-256MB of default_pg" in flat(text)
+    assert "with the waiting 338 -> 243 GB/s (-28%)" in flat(text)
+    # The line is of T, which did not change: no bandwidth is marked as slow.
+    strips = text[text.index("TIMELINE") : text.index("LINKS AND GPUS")].splitlines()
+    below = {mark for line in strips if set(line) <= set(" ^w") for mark in line}
+    assert below == {" ", "w"}
+    (table,) = [line for line in text.splitlines() if line.split()[:1] == ["mixed"]][:1]
+    assert "-28%" not in table
+
+
+def test_a_line_of_bandwidth_is_not_held_against_a_bandwidth_with_waiting() -> None:
+    line = example_cards.network().timeline
+    slow = replace(line.degradations[0], kind="straggler", baseline_gbs=100.0, bus_gbs=50.0)
+    card = replace(example_cards.network(), timeline=replace(line, degradations=(slow,)))
+    (track,) = [one for one in tracks(card, 9) if "ReduceScatter" in one.name]
+    assert (track.baseline or 0.0) > 300.0
+    assert (track.slow, track.waited) == ((), (slow.period,))
+
+
+def test_no_bandwidth_of_small_operations_is_drawn_beside_that_of_large_ones() -> None:
+    card = example_cards.network()
+    line = card.timeline
+    small = replace(line.series[0], transport="small", size_class=3)
+    with_small = replace(card, timeline=replace(line, series=(small, *line.series)))
+    assert [one.name for one in tracks(with_small, 9)] == [one.name for one in tracks(card, 9)]
+    alone = replace(card, timeline=replace(line, series=(small,), degradations=()))
+    assert any(one.name.startswith("small") for one in tracks(alone, 9))
+
+
+def test_one_of_something_is_not_said_in_the_plural() -> None:
+    assert amount(1.0, "nodes") == "1 node"
+    assert amount(2.0, "nodes") == "2 nodes"
+    assert amount(1.0, "times") == "1 times"
 
 
 def test_all_that_is_missing_is_said() -> None:
@@ -147,7 +180,7 @@ def test_all_that_is_missing_is_said() -> None:
         "no summary of 2 nodes of job 48214: m[2-3]",
         "only 48213, 48214 have measurements",
         "no data of 18 of 48 ranks",
-        "died without finalizing, data up to the last event: rank 9 (n12), rank 10 (n12)",
+        "did not end in order, data up to the last event: rank 9 (n12), rank 10 (n12)",
         "events that were not measured: no_slot 12",
         "records that could not be read: bad_magic 1, torn 2",
         "counted only, NCCL 2.18.3 tells no times: rank 4, rank 5",

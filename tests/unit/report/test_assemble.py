@@ -122,7 +122,7 @@ def test_the_report_says_the_verdict_first_and_fits_a_terminal() -> None:
     assert "DEGRADED (straggler), high confidence: rank 5 (n3 GPU1) is late by 8.0" in lines[at]
     titles = [line.split()[0] for line in lines[:at] if line and line[0] != " "]
     assert titles == ["NCCL", "nodes", "ran", "data", "sources"]
-    assert "died without finalizing, data up to the last event: rank 7 (n4)" in text
+    assert "did not end in order, data up to the last event: rank 7 (n4)" in text
     assert re.search(r" rank 5 +n3 +GPU1 +8.0[0-9] ms +[0-9.]+ s +3 of 3", text)
 
 

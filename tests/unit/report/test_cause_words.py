@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from nccl_inspector.analysis.hang.ending import Ending
@@ -13,7 +14,18 @@ from nccl_inspector.analysis.hardware.slow import SlowHardware
 from nccl_inspector.analysis.replay.cause import LATE, OUTSIDE, Cause
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.analysis.replay.late_calls import LateCalls
-from nccl_inspector.model.card import CANNOT_TELL, GPU, HOST, UNKNOWN, Evidence, Finding
+from nccl_inspector.analysis.replay.late_sets import LateSet, Sort
+from nccl_inspector.model.card import (
+    CANNOT_TELL,
+    GPU,
+    HEALTHY,
+    HOST,
+    INFO,
+    UNKNOWN,
+    Evidence,
+    Finding,
+    Verdict,
+)
 from nccl_inspector.report.causes import JobView, tell_causes
 from nccl_inspector.report.verdict import judge
 
@@ -64,7 +76,10 @@ def test_a_late_host_is_said_with_how_late_it_calls_and_the_next_command_looks_a
 
 def test_a_slow_gpu_is_said_with_when_it_called_and_the_next_command_looks_at_it() -> None:
     (found,), (row,) = findings([LATE_RANK], calls_of(GPU, 1.0))
-    assert "It called in time and its GPU was behind" in found.detail
+    assert (
+        "Its GPU was behind: it begins 50.0 ms after the others, and calls only 1.00 ms later"
+        in found.detail
+    )
     assert found.next.startswith("ssh n2 nvidia-smi -q")
     assert row.kind == GPU
 
@@ -99,6 +114,11 @@ def test_that_nobody_is_waited_for_is_not_said_beside_a_late_rank() -> None:
     assert "besides that in which the others wait for rank 1" in beside.detail
     (_, apart), _ = findings([replace(LATE_RANK, end=10 * S), SLOWER])
     assert "The ranks do not wait for one of them" in apart.detail
+    node = replace(LATE_RANK, members=(0, 1), among=LateSet((0, 1), Sort.NODE, "n1"))
+    (_, beside), _ = findings([node, SLOWER])
+    assert "besides that in which the others wait for all ranks of node n1." in beside.detail
+    (_, uneven), _ = findings([replace(node, uneven=True), SLOWER])
+    assert "The ranks do not wait for one of them" in uneven.detail
 
 
 def test_nothing_slow_is_not_what_is_said_beside_a_rank_that_costs_much() -> None:
@@ -111,3 +131,114 @@ def test_nothing_slow_is_not_what_is_said_beside_a_rank_that_costs_much() -> Non
     assert "nothing slow was found" not in verdict.summary
     assert verdict.summary.startswith("rank 1 (n2 GPU0) is late by 50.0 ms")
     assert verdict.summary.endswith("but another rank may be slower: a node is missing")
+
+
+def _verdict(told: Sequence[Finding], sampled: Judged, **more: Any) -> Verdict:
+    return judge(
+        ending=Ending("COMPLETED"), no_data="", most_missing=False, findings=told, hangs=(),
+        wall_s=100.0, waiting_share=0.1, sampled=sampled, **more,
+    )  # fmt: skip
+
+
+STOP = Cause(LATE, 0.04, 0.001, 0, 100 * S, whole=False, members=(1,), late_ns=4e9, rare=True,
+             once=True, times=1, saved_s=4.0)  # fmt: skip
+
+
+def test_a_short_stop_that_happened_once_is_information() -> None:
+    (found,), (row,) = findings([STOP])
+    assert (found.severity, row.flagged) == (INFO, False)
+    assert found.title == "rank 1 (n2 GPU0) makes the others wait once, for 4.00 s"
+    assert "It happened once: a part of the program, as a checkpoint, looks the same." in (
+        found.detail
+    )
+    assert found.actions == ("if it saves or logs then, let it do so beside the training",)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"saved_s": 70.0, "cost_share": 0.7, "late_ns": 70e9}, "longer than 60 s"),
+        ({"saved_s": 25.0, "cost_share": 0.25, "late_ns": 25e9}, "a fifth of the job"),
+        ({"times": 3, "once": False}, "three times"),
+        ({"rare": False, "times": 0, "once": True}, "no stop"),
+    ],
+)
+def test_what_a_program_hardly_does_by_itself_stays_a_warning(
+    change: dict[str, Any], why: str
+) -> None:
+    (found,), _ = findings([replace(STOP, **change)])
+    assert found.severity != INFO, why
+
+
+def test_what_is_counted_over_the_whole_job_is_not_said_to_be_replayed() -> None:
+    (stop,), _ = findings([STOP])
+    assert not any("replaying" in one.metric for one in stop.evidence)
+    (late,), _ = findings([LATE_RANK])
+    assert any("replaying" in one.metric for one in late.evidence)
+
+
+def test_of_a_node_no_single_gpu_is_looked_at() -> None:
+    node = LateSet((0, 1), Sort.NODE, "n1")
+    (found,), _ = findings([replace(LATE_RANK, members=(0, 1), among=node)])
+    assert "Whether their hosts or their GPUs were late is not known." in found.detail
+    assert " -i " not in found.next
+
+
+@pytest.mark.parametrize(
+    ("sort", "uneven", "than"),
+    [
+        (Sort.NODE, False, "their peers'"),
+        (Sort.STAGE, False, "at other times"),
+        (Sort.STAGE, True, "those of other stages"),
+    ],
+)
+def test_what_a_set_is_compared_with_is_said(sort: Sort, uneven: bool, than: str) -> None:
+    among = LateSet((0, 1), sort, "n1")
+    (found,), _ = findings([replace(LATE_RANK, members=(0, 1), among=among, uneven=uneven)])
+    assert found.evidence[0].metric == f"own gaps longer than {than} by"
+    assert uneven or found.actions[0].startswith("compare their input and hosts")
+
+
+def test_a_slow_time_at_the_begin_is_not_said_to_last() -> None:
+    times = np.arange(0, 100 * S, S)
+    records = SimpleNamespace(begin=times, end=times + S)
+    for start, words in ((0, "The job began with it"), (90 * S, "It does not come back")):
+        cause = replace(SLOWER, start=start, end=start + 10 * S, whole=True)
+        view = JobView([], [], [], 100.0, [])
+        told = tell_causes(Judged((cause,), True, records=cast(Any, records)), view, NO_HARDWARE)
+        ((_, found),) = told.findings
+        assert words in found.detail
+
+
+def test_healthy_says_how_many_causes_may_be_the_programs_own_doing() -> None:
+    told, _ = findings([STOP, replace(STOP, members=(0,), cost_share=0.03, saved_s=3.0)])
+    verdict = _verdict(told, Judged(seen=True))
+    assert verdict.status == HEALTHY
+    assert verdict.summary.endswith(f"{told[0].title} (4.0%) and 1 more")
+    assert "no rank and no link" not in verdict.summary
+
+
+def test_nothing_slow_is_not_said_beside_a_port_that_hides_and_a_stop() -> None:
+    told, _ = findings([STOP])
+    verdict = _verdict(told, Judged(seen=True), unseen="a port has errors")
+    assert verdict.status == CANNOT_TELL
+    assert verdict.summary == (
+        f"{told[0].title} (4.0%), but what is slow might not have shown: a port has errors"
+    )
+
+
+def test_that_the_others_wait_for_a_node_without_data_is_said() -> None:
+    sampled = Judged(why_not="only 0% have records of all their ranks", missing_last=0.97)
+    verdict = _verdict([], sampled, nodes_missing=("n3",))
+    assert verdict.status == CANNOT_TELL
+    assert verdict.summary == (
+        "the measured ranks wait for ranks of n3, that left no data, in 97% of the operations with "
+        "these: whether they are slow, or wait for others themselves, is not known"
+    )
+
+
+def test_the_costs_of_several_are_no_more_than_all_of_the_time() -> None:
+    told, _ = findings([replace(LATE_RANK, cost_share=0.7), replace(LATE_RANK, members=(0,),
+                                                                    cost_share=0.7)])  # fmt: skip
+    verdict = _verdict(told, Judged(seen=True))
+    assert (verdict.cost_s, verdict.cost_share) == (100.0, 1.0)

@@ -10,10 +10,10 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.card import CRASHED, EXIT_CRITICAL, HIGH, INFO, LOW, MEDIUM, Card
 from nccl_inspector.model.process import FINALIZED, NS_PER_S, Process
 from nccl_inspector.model.task_end import TaskEnd
+from nccl_inspector.nccl_log.launcher_lines import LauncherEnd, LauncherLines
 from nccl_inspector.render.comment import make_comment, read_comment
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.report.job_context import JobContext
-from nccl_inspector.report.launcher import LauncherEnd, LauncherLines
 from nccl_inspector.slurm.job_record import JobRecord
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import decode_head, encode

@@ -173,7 +173,15 @@ def test_the_first_line_says_that_it_hung_or_crashed_and_who(name: str, kind: st
 FROM_OUTSIDE = [Slurm("CANCELLED", 0, 15, 0), Slurm("TIMEOUT", 0), Slurm("PREEMPTED"), None]
 
 
-@pytest.mark.parametrize("slurm", FROM_OUTSIDE, ids=["scancel", "limit", "preempted", "no record"])
+@pytest.mark.parametrize(
+    "slurm",
+    [
+        FROM_OUTSIDE[0],
+        *(pytest.param(one, marks=pytest.mark.long) for one in FROM_OUTSIDE[1:3]),
+        FROM_OUTSIDE[3],
+    ],
+    ids=["scancel", "limit", "preempted", "no record"],
+)
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(one, marks=[pytest.mark.long] if one == "64 ranks" else []) for one in PROGRAMS],

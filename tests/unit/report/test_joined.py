@@ -207,7 +207,8 @@ class Counted:
         return data
 
 
-@pytest.mark.parametrize("job", [12, pytest.param(13, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("job", [12, 13])
 def test_an_id_costs_little_whatever_the_neighbours_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: int
 ) -> None:

@@ -20,14 +20,14 @@ from nccl_inspector.model import rules
 from nccl_inspector.model.card import CRASHED, FAILED, HUNG, INFO, Card
 from nccl_inspector.model.exit_words import exit_words
 from nccl_inspector.model.process import Process
-from nccl_inspector.report.assemble import build_card
-from nccl_inspector.report.job_context import JobContext
-from nccl_inspector.report.launcher import (
+from nccl_inspector.nccl_log.launcher_lines import (
     LauncherLines,
     from_json,
     read_launchers,
     to_json,
 )
+from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.job_context import JobContext
 from nccl_inspector.slurm.job_record import JobRecord, StepRecord
 from nccl_inspector.summary.attempts import Loaded
 from tests.support.synthetic.jobs import through_summaries

@@ -53,7 +53,8 @@ def test_the_first_error_is_one_finding_with_who_followed_and_what_was_written()
         "7 other processes followed within 3 s"
     )
     assert "cascade.log:186: `NET/IB: Got completion from peer" in one.detail
-    assert "Also: watchdog-timeout (8 processes), rank-behind (1 process)." in one.detail
+    also = "watchdog-timeout (8 processes), watchdog-failed (8 processes), rank-behind (1 process)."
+    assert f"Also: {also}" in one.detail
     assert one.actions[0].startswith("look first at the node of the peer")
 
 

@@ -77,6 +77,7 @@ def test_a_job_that_its_user_measures_has_its_report(tmp_path: Path) -> None:
     assert "4 of 4 ranks" in shown.stdout
 
 
+@pytest.mark.long
 def test_the_report_knows_how_the_command_ended_without_slurms_record(tmp_path: Path) -> None:
     (tmp_path / "launch.sh").write_text(LAUNCHER)
     script = 'sh launch.sh "$@"; exit 139'

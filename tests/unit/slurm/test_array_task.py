@@ -27,8 +27,8 @@ def test_a_task_is_found_among_its_neighbours(tmp_path: Path) -> None:
     for job_id, task in ((809, "810_3"), (810, "810_9"), (812, "810_2"), (813, "810_3"), (900, "")):
         put(tmp_path, job_id, task)
     (tmp_path / "lost+found").mkdir()
-    assert find_array_task("810_3", tmp_path) == 813
-    assert find_array_task("810_9", tmp_path) == 810
+    assert find_array_task("810_3", tmp_path) == (813, False)
+    assert find_array_task("810_9", tmp_path) == (810, False)
 
 
 def test_what_two_jobs_say_of_themselves_is_not_believed(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_a_task_without_a_report_is_said(tmp_path: Path) -> None:
 def test_what_slurm_says_comes_before_what_jobs_say_of_themselves(tmp_path: Path) -> None:
     """Job 820 is somebody else's: its processes claim to be a task that Slurm knows as 813."""
     put(tmp_path, 820, "810_3")
-    assert find_array_task("810_3", tmp_path, {"810_3": 813}.get) == 813
-    assert find_array_task("810_3", tmp_path, {"810_9": 900}.get) == 820
+    assert find_array_task("810_3", tmp_path, {"810_3": 813}.get) == (813, True)
+    assert find_array_task("810_3", tmp_path, {"810_9": 900}.get) == (820, False)
 
 
 def test_the_command_asks_slurm_which_job_a_task_is(
@@ -67,10 +67,15 @@ def test_the_command_asks_slurm_which_job_a_task_is(
     known = JobRecord(813, array_job_id=810, array_task_id=3, sources=(ACCOUNTING,))
     monkeypatch.setattr("nccl_inspector.slurm.find_record.find_record", lambda *_asked: (known, ()))
     words = ["810_3", "--report-dir", str(tmp_path), "--json"]
-    assert json.loads(CliRunner().invoke(report, words).stdout)["job"]["job_id"] == 813
+    by_slurm = json.loads(CliRunner().invoke(report, words).stdout)
+    assert by_slurm["job"]["job_id"] == 813
+    assert "only says of itself" not in str(by_slurm)
     # What Slurm answers about another job is no answer.
     monkeypatch.setattr(
         "nccl_inspector.slurm.find_record.find_record",
         lambda *_asked: (JobRecord(810, array_job_id=810, sources=(ACCOUNTING,)), ()),
     )
-    assert json.loads(CliRunner().invoke(report, words).stdout)["job"]["job_id"] == 820
+    by_claim = CliRunner().invoke(report, words).stdout
+    assert json.loads(by_claim)["job"]["job_id"] == 820
+    assert "Slurm does not know 810_3: job 820 only says of itself that it is that" in by_claim
+    assert "job 820 only says of itself" in CliRunner().invoke(report, words[:-1]).stdout

@@ -86,7 +86,7 @@ def test_the_report_is_that_of_a_job_in_memory(
 
 
 @pytest.mark.usefixtures("large")
-@pytest.mark.parametrize("what", ["gone", "replaced", "cut"])
+@pytest.mark.parametrize("what", [pytest.param("gone", marks=pytest.mark.long), "replaced", "cut"])
 def test_a_file_that_changes_after_it_was_read_is_said_and_accuses_nobody_else(
     reports: Path, what: str
 ) -> None:

@@ -28,6 +28,7 @@ from nccl_inspector.model.process import KILLED, Process
 from nccl_inspector.model.wording import clock, duration, elapsed, number, said_entity
 
 DROPS_SHARE_MIN = 0.01  # of all operations
+_DOUBT_SHARE = 0.1  # of the told time; a smaller error changes nothing for the reader
 _BEAT_S = 1.0  # a box beats once a second (plugin/beat)
 # How long before the others (s) a process must have ended if it is not known what ended the job:
 # longer than from SIGTERM to SIGKILL (KillWait, 30 s by default).
@@ -108,12 +109,17 @@ def _died_first(killed: Sequence[_Killed], ends: Ends, least_s: float) -> list[_
     return sorted(early, key=lambda one: -one.silent_ns)
 
 
-def _doubt_words(doubt_ns: float) -> str:
-    if not doubt_ns:
+def _doubt_words(doubt_ns: float, silent_ns: float) -> str:
+    """Return how far the told time may be from the true one; empty: that does not matter.
+
+    `silent_ns`: for so long at least it was silent, by clocks as wrong as they may be.
+    """
+    if doubt_ns < _DOUBT_SHARE * silent_ns:
         return ""
     if not isfinite(doubt_ns):
         return " Clocks of different nodes could not be compared, so it is compared with its node."
-    return f" The nodes' clocks are compared to within {duration(doubt_ns)}."
+    longest_s = (silent_ns + doubt_ns) / 1e9
+    return f" It may have been up to {longest_s:.0f} s before: the nodes' clocks tell no better."
 
 
 def _first_death(early: Sequence[_Killed], processes: int, ends: Ends, least_s: float) -> Finding:
@@ -132,7 +138,7 @@ def _first_death(early: Sequence[_Killed], processes: int, ends: Ends, least_s: 
         confidence=MEDIUM if known else LOW,
         title=f"{said_entity(who)} {died} {before_s:.0f} s before the last process{others}",
         detail="It did not end in order; its data are whole up to the last event."
-        + why + _doubt_words(ends.doubt_ns),
+        + why + _doubt_words(ends.doubt_ns, first.silent_ns),
         period=Period(beat_s, beat_s + before_s),
         entities=tuple(ends.places.rank(one.name) for one in early),
         evidence=(

@@ -24,6 +24,7 @@ from nccl_inspector.analysis.replay.late_calls import LateCalls, hidden_share, j
 from nccl_inspector.analysis.replay.late_causes import late_causes
 from nccl_inspector.analysis.replay.late_stages import late_stages
 from nccl_inspector.analysis.replay.met_outside import met_before
+from nccl_inspector.analysis.replay.missing_last import missing_last_share
 from nccl_inspector.analysis.replay.order import Order, find_order
 from nccl_inspector.analysis.replay.outside_causes import outside_causes, without_explained
 from nccl_inspector.analysis.replay.paths import Spot
@@ -64,6 +65,7 @@ class Judged:
     usual: Floats | None = None  # the gaps of all rows at their peers' pace
     samples: Mapping[int, Samples] = field(default_factory=dict)  # that were read, by process
     proves: bool = False  # what was found holds, although a fault of missing ranks would not show
+    missing_last: float = 0.0  # share of operations in which a rank without records came last
 
     @property
     def active_s(self) -> float:
@@ -193,4 +195,5 @@ def judge_records(
         usual,
         {one.member: one.samples for one in sources},
         proves,
+        missing_last_share(records, order),
     )

@@ -38,7 +38,11 @@ _CHANCE_MAX = 1e-4
 _SAME = 0.5  # share of its stops at the times of others' stops that makes them the same seconds
 _WHOLE_SEEN = 0.9  # share of the time that was replayed, from which on the replay missed none
 _NODE_SHARE = 0.7  # of the stops of its worst process that makes it the node's
+# A stop fills its windows, but for those at its ends: it is in at most this many times as many as
+# it is long, and some more. What is spread thinly over more is slowness, which the replay tells.
+_DENSE, _AT_ENDS = 1.2, 3
 _RARE = 0.5  # share of the windows; who stops more often than that is late all the time
+_NO_LONGER = 1.1  # times a stop: others' delays at its time up to this length are that stop
 _ERROR = 0.05  # of the lost seconds, by the trials
 
 
@@ -162,9 +166,36 @@ def with_lone_stops(
             if other.cost_share >= own.cost_share and not other.doubtful
             if whole or not other.rare
         ]
-        if own.cost_share >= TOLD_MIN and not kept:
-            found = [*(other for other in found if other not in alike), own]
+        if own.cost_share < TOLD_MIN:
+            continue
+        waited = [
+            other for other in found
+            if other not in alike
+            and _waited_then(other, one)
+            and parts[other.members[0]] == parts[one.members[0]]
+        ]  # fmt: skip
+        gone, more = (waited, []) if kept else ([*waited, *alike], [own])
+        found = [*(other for other in found if other not in gone), *more]
     return tuple(sorted(found, key=lambda other: -other.cost_share))
+
+
+def _waited_then(other: Cause, stops: LoneStops) -> bool:
+    """Tell whether what was seen once of others are the same seconds, in which they only waited.
+
+    While one stands still the others are in an operation, so their next one comes late, too. If the
+    records of that time are in two pieces, the replay does not know what they waited for.
+    """
+    return (
+        other.kind == LATE
+        and other.once
+        and other.times == 0
+        and any(
+            other.start < one.end_s * NS_PER_S
+            and one.start_s * NS_PER_S < other.end
+            and other.late_ns <= _NO_LONGER * one.lost_s * NS_PER_S
+            for one in stops.stops
+        )
+    )
 
 
 def _of_part(
@@ -266,10 +297,28 @@ def _stops(late: Floats, own: Floats, window_s: int) -> list[tuple[int, int, flo
     operation some go on with work that they would otherwise do outside.
     """
     at = np.flatnonzero(late >= _LEAST * window_s)
-    groups = np.split(at, np.flatnonzero(np.diff(at) > 2) + 1) if len(at) else []
     found = []
-    for some in groups:
-        around = slice(max(int(some[0]) - 1, 0), int(some[-1]) + 2)
-        length_s = min(float(late[around].sum()), float(own[around].sum()))
-        found.append((int(some[0]), int(some[-1]), length_s))
+    for some in _split(at, 2):
+        whole = _stop(some, late, own)
+        parts = [_stop(part, late, own) for part in _split(some, 1)]
+        # Stops that follow each other closely are counted one by one.
+        found += [one for one in ([whole] if _is_dense(whole, window_s) else parts)
+                  if _is_dense(one, window_s)]  # fmt: skip
     return found
+
+
+def _split(at: NDArray[Any], apart: int) -> list[NDArray[Any]]:
+    """Return windows in groups, between which more than so many windows lie."""
+    return np.split(at, np.flatnonzero(np.diff(at) > apart) + 1) if len(at) else []
+
+
+def _stop(some: NDArray[Any], late: Floats, own: Floats) -> tuple[int, int, float]:
+    """Return first and last of some windows, and for how long somebody was late around them."""
+    first, last = int(some[0]), int(some[-1])
+    around = slice(max(first - 1, 0), last + 2)
+    return first, last, min(float(late[around].sum()), float(own[around].sum()))
+
+
+def _is_dense(stop: tuple[int, int, float], window_s: int) -> bool:
+    first, last, length_s = stop
+    return last - first + 1 <= _DENSE * length_s / window_s + _AT_ENDS

@@ -342,18 +342,46 @@ def _missing(nranks: int, have: int) -> int:
     return nranks - have if 0 < nranks - have <= have else 0
 
 
+_NEVER_NS = int(np.iinfo(np.int64).max)
+
+
+def _first_uses(raw: _Raw, ids: Mapping[CommKey, int]) -> dict[int, dict[CommKey, int]]:
+    """Return by process when it first used each communicator: ns of its own time."""
+    named = {place: key for key, place in ids.items()}
+    key, at = np.unique(raw.member * len(ids) + raw.comm, return_inverse=True)
+    begin = np.full(len(key), _NEVER_NS)
+    np.minimum.at(begin, at, raw.begin)
+    found: dict[int, dict[CommKey, int]] = {}
+    for one, first in zip(key.tolist(), begin.tolist(), strict=True):
+        found.setdefault(one // len(ids), {})[named[one % len(ids)]] = first
+    return found
+
+
+def _as_made(kinds: Mapping[CommKey, SampleKind], used: Mapping[CommKey, int]) -> list[CommKey]:
+    """Return a process's communicators in the order in which they were made.
+
+    Of those that were made at one moment, by their size and first use: these are the same on all
+    ranks that do the same work, while ids are chance.
+    """
+    return sorted(
+        kinds,
+        key=lambda one: (
+            kinds[one].created_ns, kinds[one].nranks, used.get(one, _NEVER_NS), one,
+        ),
+    )  # fmt: skip
+
+
 def _comms(
     raw: _Raw, ids: dict[CommKey, int], sources: Sequence[RecordSource], left_out: Mapping[int, int]
 ) -> tuple[RecordedComm, ...]:
     facts: dict[CommKey, SampleKind] = {}
     ordinals: dict[CommKey, int] = {}
+    uses = _first_uses(raw, ids)
     for source in sources:
-        found = {
-            (one.created_ns, one.comm_id, one.incarnation): one for one in source.samples.kinds
-        }
-        for place, (key, kind) in enumerate(sorted(found.items())):
-            ordinals.setdefault(key[1:], place)
-            facts.setdefault(key[1:], kind)
+        found = {(one.comm_id, one.incarnation): one for one in source.samples.kinds}
+        for place, key in enumerate(_as_made(found, uses.get(source.member, {}))):
+            ordinals.setdefault(key, place)
+            facts.setdefault(key, found[key])
     numbers, with_records = distinct_pairs(raw.comm, raw.member)
     cuts = np.searchsorted(numbers, np.arange(1, len(ids)))
     members = [tuple(one.tolist()) for one in np.split(with_records, cuts)]

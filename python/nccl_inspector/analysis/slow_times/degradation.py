@@ -178,6 +178,8 @@ def _find(
         # A dip that the transport explains is felt as well; it must not count twice.
         elif kind not in (STRAGGLER, BOTH) or (slow & seen).sum() >= COMMON_MIN * slow.sum():
             continue
+        else:
+            kind = STRAGGLER  # the waiting is in its figures
         seen |= slow
         period = _period(track, dip.first, dip.end)
         if why := _another_workload(track, period, other, job):

@@ -206,6 +206,27 @@ static void order_late_thread(void)
 	player_finalize(&comm);
 }
 
+/* It saw the start of the first one in time, and its stop when all had run: the ReduceScatters'
+ * places have AllReduces. */
+static void order_late_stop(void)
+{
+	static struct player_op ops[2 * RING];
+	struct player_comm comm = make_comm();
+
+	for (unsigned i = 0; i < 2 * RING; i++) {
+		ops[i] = make_op(i < RING ? PLAYER_REDUCESCATTER : PLAYER_ALLREDUCE);
+		player_enqueue(&comm, &ops[i]);
+	}
+	run_work(LONG_NS);
+	player_kernel_start(&comm, &ops[0], 0, works.ring[1].start_ns);
+	for (unsigned i = 1; i < 2 * RING; i++)
+		run_work(time_of(&ops[i]));
+	player_kernel_stop(&comm, &ops[0], 0, works.ring[1].stop_ns);
+	for (unsigned i = 1; i < 2 * RING; i++)
+		report(&comm, &ops[i], i + 1);
+	player_finalize(&comm);
+}
+
 static const struct {
 	const char *name;
 	void (*play)(void);
@@ -216,6 +237,7 @@ static const struct {
 	{ "broadcast", order_broadcast },
 	{ "told_broadcast", order_told_broadcast },
 	{ "late_thread", order_late_thread },
+	{ "late_stop", order_late_stop },
 };
 
 int main(int argc, char **argv)

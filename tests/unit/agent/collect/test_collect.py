@@ -333,3 +333,29 @@ def test_a_lock_is_seen_through_a_descriptor_that_cannot_write(tmp_path: Path) -
     with lock_held(path):
         assert is_locked(fd)
     os.close(fd)
+
+
+def test_the_jobs_of_one_user_keep_another_users_job_waiting_for_one_of_them_only(
+    run_dir: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jobs of the first user ended before, and each of them takes more than a pass."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    for job in range(1, 8):
+        write_box(end_job(run_dir, job, age_s=200 - job), "0_77", BOX)
+    own = end_job(run_dir, 42, uid=64123)
+    os.chown(own, 64123, 64123)
+    monkeypatch.setattr(collect, "PASS_S", -1.0)  # one step of a job in each pass
+    order: list[str] = []
+    read = Collector._read
+
+    def noting(one: Collector, job: endedjob.Ended) -> endedjob.Made | None:
+        if job.name not in order:
+            order.append(job.name)
+        return read(one, job)
+
+    monkeypatch.setattr(Collector, "_read", noting)
+    for _ in range(40):
+        if not collector.run_pass(WAIT_S):
+            break
+    assert [name.partition(".")[0] for name in order].index("42") <= 1

@@ -76,7 +76,7 @@ def test_nodes_that_are_late_together_are_one_cause() -> None:
 
 
 @pytest.mark.parametrize("make", [tensor_and_data_parallel, expert_parallel])
-@pytest.mark.parametrize("of_node", [4, 8])
+@pytest.mark.parametrize("of_node", [4, pytest.param(8, marks=pytest.mark.long)])
 def test_one_slow_rank_is_not_those_that_wait_for_it(make: Make, of_node: int) -> None:
     fault = Fault((5,), 1.05)
     (found,) = _warned(_judge(make(fault=fault), of_node))
@@ -99,7 +99,9 @@ def test_a_set_is_late_only_if_its_members_are_and_by_as_much() -> None:
     assert not is_late_together(alike, present, tuple(range(8)))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("make", [tensor_and_data_parallel, expert_parallel])
 def test_no_set_is_accused_in_a_healthy_job(make: Make, seed: int) -> None:
     assert _warned(_judge(make(seed=seed))) == []
@@ -107,7 +109,11 @@ def test_no_set_is_accused_in_a_healthy_job(make: Make, seed: int) -> None:
 
 @pytest.mark.parametrize(
     "ranks",
-    [(2, 6, 10, 14), (6,), (2, 3, 6, 7, 10, 11, 14, 15)],
+    [
+        (2, 6, 10, 14),
+        pytest.param((6,), marks=pytest.mark.long),
+        pytest.param((2, 3, 6, 7, 10, 11, 14, 15), marks=pytest.mark.long),
+    ],
     ids=["one place of each group", "one rank", "two places of each group"],
 )
 def test_experts_that_have_more_to_do_are_uneven_work(ranks: tuple[int, ...]) -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who stood still while the others waited, by how long GPUs were in operations."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -86,6 +88,21 @@ def test_who_is_late_in_each_window_has_no_stops() -> None:
     assert lone(job) == ()
 
 
+def test_who_is_a_little_late_for_a_while_has_not_stood_still() -> None:
+    job = WindowJob()
+    for at in range(40, 54):
+        job.stop(only(5), at, 0.35)
+    assert lone(job) == ()
+
+
+def test_stops_that_follow_each_other_closely_are_counted_one_by_one() -> None:
+    job = WindowJob()
+    for at in range(30, 50, 2):
+        job.stop(only(5), at, 2.0)
+    (found,) = lone(job)
+    assert (found.members, len(found.stops)) == ((5,), 10)
+
+
 def test_a_part_of_the_job_for_which_nobody_waits_costs_nothing() -> None:
     job = WindowJob()
     job.slow(40, 49, 0, FIRST_NODE)
@@ -120,6 +137,25 @@ def test_stops_of_the_whole_job_replace_what_a_few_pieces_say_of_rare_delays() -
     assert with_lone_stops([rare, other], stops, JOB_S, JOB_S, 0, parts) == (rare, other)
     # Who is slow all the time costs more than its stops.
     assert with_lone_stops([slow, other], stops, JOB_S, 100.0, 0, parts) == (slow, other)
+
+
+def test_who_waited_while_another_stood_still_is_not_late_for_the_same_seconds() -> None:
+    job = WindowJob()
+    job.stop(only(5), 50, 12.0)
+    stops, parts = lone(job), [0] * RANKS
+    (stop,) = stops[0].stops
+    at_ns = stop.start_s * 10**9
+    then = replace(
+        cause(4, 0.2, rare=False), start=at_ns, end=at_ns + 9 * 10**9, late_ns=12e9, once=True
+    )
+    longer, later = replace(then, late_ns=20e9), replace(then, start=then.end + 9 * 10**12)
+    later = replace(later, end=later.start + 10**9)
+    (first,) = with_lone_stops([then], stops, JOB_S, JOB_S, 0, parts)
+    assert first.members == (5,)
+    for other in (longer, later):
+        assert other in with_lone_stops([other], stops, JOB_S, JOB_S, 0, parts)
+    apart = [int(rank == 4) for rank in range(RANKS)]
+    assert then in with_lone_stops([then], stops, JOB_S, JOB_S, 0, apart)
 
 
 def test_the_first_rank_is_known_to_be_the_one_that_saves() -> None:

@@ -88,7 +88,9 @@ def test_clocks_that_are_seconds_apart_change_nothing(make: Make) -> None:
     assert apart[0].cost_share == pytest.approx(right[0].cost_share, rel=0.1)
 
 
-@pytest.mark.parametrize("fault", [Fault((5,), 1.6), Fault((5,), 1.06)])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(Fault((5,), 1.6), marks=pytest.mark.long), Fault((5,), 1.06)]
+)
 @pytest.mark.parametrize(
     "make", [partial(data_parallel, transfer_s=0.0001), tensor_and_data_parallel]
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.doctor.tree import Tree
+from nccl_inspector.system.tree import Tree
 from tests.support.processes import nothing_left
 
 

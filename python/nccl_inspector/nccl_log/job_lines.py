@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What else a job's output says of its end: exceptions of Python, store errors, failed tests.
+
+Lines are found by what nearly all of them have in common, so that other text costs little. An
+exception that no rule knows counts only as the last line of a traceback.
+
+    Traceback (most recent call last):
+      File "train.py", line 120, in step
+    ValueError: too many values to unpack
+    [E socket.cpp:957] [c10d] The client socket has timed out after 60s while trying to connect
+    n1: Test CUDA failure common.cu:303 'an illegal memory access was encountered'
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from nccl_inspector.nccl_log.lines import MARK
+from nccl_inspector.nccl_log.prefixes import own_text, read_prefix
+
+# `error`, `Error`, `ERROR_...` of Python, C and Slurm; the others have none.
+_MARKS: Final = (b"rror", b"xception: ", b"[c10d] ", b" failure ")
+# A user's block may be full of marks: one line is looked at for so many bytes, and some more.
+_LOOK_BYTES, _LOOKS = 256, 64
+_LINE_BYTES_MAX = 4096
+_TRACE_BYTES = 8192  # before an exception: where its traceback is looked for
+_TRACE_LINES_MAX = 48
+_EXCEPTION = re.compile(rb"(?:Error|Exception)(?:\(\w{1,64}\))?(?=: |:?[ \t]{0,8}$)")
+_NAME = re.compile(rb"[A-Za-z_][\w.]{0,96}$")
+# Begins of texts that rules know without an exception's name before them.
+_KNOWN = re.compile(
+    rb"\[c10d\] |CCL error: |(?:Test )?(?:CUDA|NCCL) failure |nccl[A-Z]\w{3,32} failed: "
+    rb"|NCCL operation |NCCL_ERROR_"
+    rb"|(?:CUDA|HIP)(?: error:)? out of memory|(?:CUDA|HIP) error: "
+)
+_WHAT = re.compile(rb"^\s{0,8}what\(\):\s{1,4}(?=\[(?:PG|Rank) )")
+_FRAME = re.compile(rb'File "([^"\n]{1,400})", line (\d{1,9}), in ([^\n]{1,120})')
+_CHAINED: Final = (b"During handling of the above", b"was the direct cause of")
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """A line that may say why a job ended; `at` is where it begins in its block.
+
+    `head` stands before `text`. `frame`: the innermost place of a traceback (`train.py:120 in
+    step`), empty if there is none. `is_torch`: the text is one of PyTorch's C++.
+    """
+
+    at: int
+    head: bytes
+    text: bytes
+    frame: str = ""
+    is_exception: bool = False
+    is_chained: bool = False
+    is_torch: bool = False
+
+
+def job_lines(before: bytes, block: bytes) -> Iterator[JobLine]:
+    """Yield such lines of a block, in order; `before` is the end of the block before it."""
+    for begin, line in islice(_marked(block), _LOOKS + len(block) // _LOOK_BYTES):
+        if b"CCL" in line and (b"CCL WARN " in line or MARK.search(line)):
+            continue
+        found = _line(begin, line)
+        if found is None:
+            continue
+        if not found.is_exception:
+            yield found
+            continue
+        known = block[max(0, begin - _TRACE_BYTES) : begin]
+        if begin < _TRACE_BYTES:
+            known = before[-_TRACE_BYTES:] + known
+        yield _with_frame(found, known)
+
+
+def _marked(block: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that have one of the marks, once each."""
+    places = {mark: at for mark in _MARKS if (at := block.find(mark)) >= 0}
+    while places:
+        at = min(places.values())
+        begin = max(block.rfind(b"\n", max(0, at - _LINE_BYTES_MAX), at) + 1, at - _LINE_BYTES_MAX)
+        end = block.find(b"\n", at)
+        end = len(block) if end < 0 else end
+        yield begin, block[begin : min(end, begin + 2 * _LINE_BYTES_MAX)].rstrip(b"\r")
+        for mark in [mark for mark, place in places.items() if place < end]:
+            places[mark] = block.find(mark, end)
+            if places[mark] < 0:
+                del places[mark]
+
+
+def _line(begin: int, line: bytes) -> JobLine | None:
+    end = own_text(line)
+    own = line[end:]
+    if (what := _WHAT.match(own)) is not None:
+        return JobLine(begin, line[:end], own[what.end() :], is_torch=True)
+    known = _KNOWN.search(own)
+    exception = _EXCEPTION.search(own)
+    if exception is not None and (known is None or exception.start() < known.start()):
+        at = _name_at(own, exception.start())
+        # Frameworks log exceptions behind a time and a level of their own.
+        return JobLine(begin, line[:end], own[at:], is_exception=at == 0)
+    if known is None:
+        return None
+    return JobLine(begin, line[:end], own[known.start() :])
+
+
+def _name_at(text: bytes, end: int) -> int:
+    """Return where the name begins that ends there with `Error`."""
+    begin = max(0, end - 97)
+    match = _NAME.search(text[begin:end])
+    return begin + match.start() if match else end
+
+
+def _with_frame(found: JobLine, before: bytes) -> JobLine:
+    """Return an exception with the place of its traceback; lines of other tasks may be between."""
+    label = read_prefix(found.head).label
+    frame, is_chained = "", False
+    for line in reversed(before.split(b"\n")[-_TRACE_LINES_MAX - 1 : -1]):
+        if found.head and read_prefix(line).label != label:
+            continue
+        if not frame and (match := _FRAME.search(line)) is not None:
+            path, number, function = (part.decode("utf-8", "replace") for part in match.groups())
+            frame = f"{path}:{number} in {function.strip()}"
+        elif any(words in line for words in _CHAINED):
+            is_chained = True
+            break
+        elif not frame and line.strip() and not line[own_text(line) :].startswith(b" "):
+            break  # a line of another text: this exception ends no traceback
+    return JobLine(
+        found.at, found.head, found.text, frame, is_exception=bool(frame), is_chained=is_chained
+    )

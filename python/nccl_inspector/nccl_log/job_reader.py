@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take what is neither NCCL's nor PyTorch's C++ in a job's output: exceptions, launchers' lines.
+
+The last traceback of each process counts, and of launchers what stands at the end of a file.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from nccl_inspector.model.card import WARNING
+from nccl_inspector.model.exit_words import OUT_OF_MEMORY, SIGABRT, SIGTERM, signal_of
+from nccl_inspector.nccl_log.catalogue import Matcher
+from nccl_inspector.nccl_log.job_lines import JobLine, job_lines
+from nccl_inspector.nccl_log.kept import Keeper
+from nccl_inspector.nccl_log.launcher_lines import SRUN, LauncherEnd, LauncherReader
+from nccl_inspector.nccl_log.lines import Head, parse_text_head, time_of
+from nccl_inspector.nccl_log.record import Level, Record
+from nccl_inspector.nccl_log.torch_lines import parse_torch_head
+
+_TAIL_BYTES = 256 << 10  # of a file, at least: launchers write at its end
+_EPISODE_BYTES = 32 << 10  # tracebacks that are nearer to each other are of one failure
+_LAST_BYTES = 64 << 10  # before the end of a file: an exception that ended the program
+# What an error of others repeats of NCCL's: nccl-tests behind a slash, XLA in quotes.
+_INNER = re.compile(rb"(?: / ([^'\n]{4,800})'|log entry[^'\n]{0,80}'([^'\n]{4,800})')")
+_LAUNCHERS: Final = (
+    b"error: ", b"exitcode", b"noticed that process", b"Process name: [", b"RUNNING AT",
+)  # fmt: skip
+_DEADLY: Final = frozenset({4, 7, 8, 9, 11})  # signals that nobody sends to tell a process to end
+_LAUNCHER: Final = "the launcher"
+_NEW_LINE: Final = b"\n"
+
+
+@dataclass(slots=True)
+class _Raised:
+    """The last traceback of a process."""
+
+    record: Record
+    order: int
+    place: str
+
+
+class JobReader:
+    """Takes the blocks of one file after the other.
+
+    `process` returns the number of the process with a head (-1: there are too many), `place` is the
+    file and line of a place in the block that is read.
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        matcher: Matcher,
+        process: Callable[[Head, bytes], int],
+        place: Callable[[int], str],
+    ) -> None:
+        self._keeper, self._matcher = keeper, matcher
+        self._process, self._place = process, place
+        self._tail = b""  # the end of this file until now
+        self._raised: dict[int, _Raised] = {}
+
+    def read(self, block: bytes, offset: int, year: int) -> None:
+        """Take a block; `offset`: of all that was read before it."""
+        for found in job_lines(self._tail, block):
+            self._job_line(found, offset, year)
+        self._tail = block if len(block) >= _TAIL_BYTES else self._tail[-_TAIL_BYTES:] + block
+
+    def end_file(self, name: str, offset: int, lines: int) -> None:
+        """Take what only the end of a file says; `lines`: the number of the line behind it."""
+        rule = self._matcher.rule("python-exception")
+        for number, one in sorted(self._raised.items(), key=lambda item: item[1].order):
+            hits = self._keeper.keep(rule, number, one.record, one.order, one.place, rule.id)
+            if offset - one.order < _LAST_BYTES:
+                hits.severity = None
+            elif hits.count == 1:
+                hits.severity = WARNING
+        self._raised.clear()
+        if any(mark in self._tail for mark in _LAUNCHERS):
+            begin = offset - len(self._tail)
+            for rule_id, text, at, whom in _launched(self._tail):
+                place = f"{name}:{lines - self._tail.count(_NEW_LINE, at)}"
+                self._launcher(rule_id, text, begin + at, place, whom)
+        self._tail = b""
+
+    def _job_line(self, found: JobLine, offset: int, year: int) -> None:
+        if found.is_torch:
+            told = parse_torch_head(found.head, found.text, year)
+        else:
+            told = parse_text_head(found.head)
+        level = Level.TORCH if found.is_torch else Level.JOB
+        rule = self._matcher.find(level, found.text, ())
+        if rule is None and not found.is_exception:
+            return
+        number = self._process(told, found.head)
+        if number < 0:
+            return
+        self._count()
+        record = Record(Level.JOB, found.text, told.time_s, rank=told.label, site=found.frame)
+        order = offset + found.at
+        if rule is None:
+            self._raise(number, record, order, found)
+            return
+        place = self._place(found.at)
+        self._keeper.keep(rule, number, record, order, place, rule.id)
+        self._inner(number, record, order, place)
+
+    def _count(self) -> None:
+        self._keeper.log.lines += 1
+        self._keeper.log.loud += 1
+
+    def _inner(self, number: int, record: Record, order: int, place: str) -> None:
+        """Take the warning of NCCL's that an error of others repeats: behind a slash, or quoted."""
+        match = _INNER.search(record.message)
+        if match is None:
+            return
+        text = match[1] or match[2]
+        rule = self._matcher.find(Level.WARN, text, ())
+        if rule is not None and rule.known != "level":
+            inner = replace(record, level=Level.WARN, message=text)
+            self._keeper.keep(rule, number, inner, order, place, rule.id)
+
+    def _raise(self, number: int, record: Record, order: int, found: JobLine) -> None:
+        """Keep the last traceback of a process; of writers without a name the first of a burst."""
+        before = self._raised.get(number)
+        is_named = record.rank is not None or self._keeper.log.processes[number].pid is not None
+        is_new = before is None or order - before.order > _EPISODE_BYTES
+        if is_new or is_named or found.is_chained:
+            self._raised[number] = _Raised(record, order, self._place(found.at))
+
+    def _launcher(self, name: str, text: str, order: int, place: str, whom: str) -> None:
+        number = self._process(Head(alias=_LAUNCHER), b"")
+        if number < 0:
+            return
+        self._count()
+        data = text.encode("utf-8", "replace")
+        record = Record(Level.JOB, data, time_of(data))
+        hits = self._keeper.keep(self._matcher.rule(name), number, record, order, place, name)
+        if whom:
+            hits.whom.add(whom)
+
+
+def _launched(tail: bytes) -> Iterable[tuple[str, str, int, str]]:
+    """Yield what launchers wrote: rule, text, place, and whom it is about (empty: not told)."""
+    reader = LauncherReader()
+    reader.read(tail)
+    for end, at in reader.ends.items():
+        who = f"{'task' if end.source == SRUN else 'rank'} {end.tasks}"
+        yield _rule_of_end(end), end.line, at, f"{who} ({end.hosts})" if end.hosts else who
+    for step, at in reader.out_of_memory.items():
+        words = f"Slurm counted kills for lack of memory in step {step}"
+        yield "oom-killed", words, at, ""
+    for note, at in reader.notes.items():
+        yield _rule_of_note(note), note, at, ""
+
+
+def _rule_of_end(one: LauncherEnd) -> str:
+    """Return the rule for how a task ended."""
+    if one.signal == OUT_OF_MEMORY:
+        return "oom-killed"
+    of = signal_of(one.code, one.signal)
+    if one.by_slurm or of == SIGTERM:
+        return "task-ended"
+    return "task-killed" if of and of != SIGABRT and of in _DEADLY else "task-failed"
+
+
+def _rule_of_note(note: str) -> str:
+    """Return the rule for why Slurm ended a step."""
+    if "Node failure" in note or "DUE TO NODE FAILURE" in note:
+        return "slurm-node-failed"
+    return "time-limit" if "DUE TO TIME LIMIT" in note else "job-cancelled"

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of launchers about the ends of their tasks: srun and slurmstepd, torchrun, mpirun.
+
+Users can write such lines, too. The report uses them as information (report/launcher.py).
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from nccl_inspector.model.exit_words import (
+    OOM_WORDS,
+    OUT_OF_MEMORY,
+    SIGKILL,
+    SIGTERM,
+    end_words,
+    signal_of,
+)
+from nccl_inspector.nccl_log.lines import whole_lines
+from nccl_inspector.system.printable import plain
+
+SRUN, TORCHRUN, MPIRUN = "srun", "torchrun", "mpirun"
+TAIL_BYTES = 32 << 20  # of an output: launchers write at its end
+ENDS_MAX, NOTES_MAX = 256, 64
+_QUOTE_CHARS = 160
+
+# strsignal(3) of the C library, which srun writes; srun does not set a locale.
+_NAMED = {
+    "Hangup": 1, "Interrupt": 2, "Quit": 3, "Illegal instruction": 4,
+    "Trace/breakpoint trap": 5, "Aborted": 6, "Bus error": 7, "Floating point exception": 8,
+    "Killed": 9, "User defined signal 1": 10, "Segmentation fault": 11,
+    "User defined signal 2": 12, "Broken pipe": 13, "Alarm clock": 14, "Terminated": 15,
+    "Stack fault": 16, "CPU time limit exceeded": 24, "File size limit exceeded": 25,
+    "Bad system call": 31, "Out Of Memory": OUT_OF_MEMORY,
+}  # fmt: skip
+# In front of `error: ` is the name of srun or slurmstepd, of slurmstepd-NODE with several slurmd on
+# a host, or the time; with --label the number of a task is in front of slurmstepd's.
+_HEAD = rb"^(?:\d{1,7}: )?(?:srun: |slurmstepd(?:-[^\s:]{1,64})?: |\[[^\]\n]{1,40}\] )?error: "
+_TASKS = re.compile(
+    _HEAD + rb"(\S{1,1000}): tasks? ([\d,-]{1,2048}): (?:Exited with exit code (\d{1,3})"
+    rb"|([A-Z][A-Za-z0-9/ ]{2,40}?)(?: \(core dumped\))?)\s*$"
+)
+_OOM = re.compile(
+    _HEAD
+    + rb"Detected \d{1,19} oom[-_]kill event(?:s|\(s\))? in (?:StepId=|step )([\d.+a-z]{1,40})"
+    rb"(?:\.| cgroup\.)(?: Some of |\s*$)"
+)
+_ENDED = re.compile(
+    _HEAD + rb"\*\*\* (?:STEP|JOB) \S{1,40} ON \S{1,256} "
+    rb"(?:CANCELLED AT [-0-9T:]{1,32}[^*\n]{1,90}|FAILED [^*\n]{1,60})\*\*\*"
+)
+_NODE_FAILURE = re.compile(_HEAD + rb"Node failure on (\S{1,1000})\s*$")
+_TERMINATING = re.compile(rb"^srun: (?:(?:Force )?Terminat(?:ing|ed) |Job step aborted)")
+_MARK = re.compile(
+    rb"error: (?:\*\*\* |Detected |Node failure on |[^\s:]{1,1000}: tasks? )"
+    rb"|srun: (?:Force )?Terminat|srun: Job step aborted|  exitcode {1,8}: -?\d"
+    rb"|noticed that process rank |Process name: \[|RUNNING AT "
+)
+_TORCHRUN = re.compile(
+    rb"(?P<p>[^\n]{0,40}?)  time {1,10}: (\S{1,40})\n(?P=p)  host {1,10}: (\S{1,256})\n"
+    rb"(?P=p)  rank {1,10}: (\d{1,9}) \(local_rank: \d{1,9}\)\n"
+    rb"(?P=p)  exitcode {1,10}: (-?\d{1,3}) \(pid: (\d{1,10})\)"
+)
+_MPI_SIGNAL = re.compile(
+    rb"noticed that process rank (\d{1,9}) with PID (\d{1,10}) on node\s+(\S{1,256})\s+exited on\s+"
+    rb"signal (\d{1,3})"
+)
+_MPI_CODE = re.compile(rb"Process name: \[\S{1,200},(\d{1,9})\]\s+Exit code: {1,8}(\d{1,3})")
+_HYDRA = re.compile(
+    rb"RANK (\d{1,9}) PID (\d{1,10}) RUNNING AT (\S{1,256})\n[^\n]{0,8}?"
+    rb"(?:KILLED BY SIGNAL: (\d{1,3})|EXIT CODE: (\d{1,3}))"
+)
+_BEFORE, _AFTER = 1024, 512  # bytes of a paragraph around its mark
+_LINE_BYTES_MAX = 8192
+_LOOKS_MAX = 4096  # at lines and paragraphs; a line of a user's may be full of marks
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherEnd:
+    """How one or more tasks ended, as a line says.
+
+    `hosts` and `tasks` are Slurm's lists, or one host and one rank; empty: not told. `by_slurm`:
+    after Slurm had begun to end the step, by a signal that it sends.
+    """
+
+    source: str
+    hosts: str
+    tasks: str
+    code: int
+    signal: int
+    line: str
+    pid: int | None = None
+    by_slurm: bool = False
+
+    @property
+    def words(self) -> str:
+        """Return `SIGKILL: out of memory, or kill -9`, or the code in words."""
+        if self.signal == OUT_OF_MEMORY:
+            return OOM_WORDS
+        return end_words(self.code, self.signal)
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherLines:
+    """What launchers wrote, in order.
+
+    `out_of_memory`: steps, as `12.0`. `notes`: lines that say why Slurm ended a step.
+    """
+
+    ends: tuple[LauncherEnd, ...] = ()
+    out_of_memory: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def to_json(lines: LauncherLines) -> dict[str, Any]:
+    """Return the lines for another process."""
+    return asdict(lines)
+
+
+def from_json(found: dict[str, Any]) -> LauncherLines:
+    """Return what `to_json` was given."""
+    ends = tuple(LauncherEnd(**one) for one in found["ends"])
+    return LauncherLines(ends, tuple(found["out_of_memory"]), tuple(found["notes"]))
+
+
+# Reading.
+
+
+def _text(data: bytes) -> str:
+    return plain(data.decode("utf-8", "replace").strip())[:_QUOTE_CHARS]
+
+
+class LauncherReader:
+    """Takes blocks of whole lines. The numbers are places: bytes from the begin of the first."""
+
+    def __init__(self) -> None:
+        self.ends: dict[LauncherEnd, int] = {}
+        self.out_of_memory: dict[str, int] = {}
+        self.notes: dict[str, int] = {}
+        self._before, self._at = 0, 0
+        self._is_ended = False
+        self._looks = 0
+
+    def read(self, block: bytes) -> None:
+        """Take a block."""
+        try:
+            self._read(block)
+        finally:
+            self._before += len(block)
+
+    def _read(self, block: bytes) -> None:
+        end = 0
+        while match := _MARK.search(block, end):  # once in each line
+            self._looks += 1
+            if len(self.ends) >= ENDS_MAX or self._looks > _LOOKS_MAX:
+                return
+            start = block.rfind(b"\n", 0, match.start()) + 1
+            end = block.find(b"\n", match.end())
+            end = end if end >= 0 else len(block)
+            self._at = self._before + start
+            if end - start <= _LINE_BYTES_MAX:
+                around = block[max(0, start - _BEFORE) : match.end() + _AFTER]
+                self._line(match[0], block[start:end], around)
+
+    def _line(self, mark: bytes, line: bytes, around: bytes) -> None:
+        if b"exitcode" in mark:
+            self._torchrun(around)
+        elif mark.startswith((b"noticed", b"Process", b"RUNNING")):
+            self._mpirun(around)
+        elif _TERMINATING.match(line):
+            self._is_ended = True
+        elif found := _TASKS.match(line):
+            self._tasks(found, line)
+        elif found := _OOM.match(line):
+            self._note(self.out_of_memory, found[1].decode("ascii", "replace"))
+        elif (found := _ENDED.match(line)) or _NODE_FAILURE.match(line):
+            self._is_ended = True
+            self._note(self.notes, _text(line))
+
+    def _note(self, notes: dict[str, int], text: str) -> None:
+        if len(notes) < NOTES_MAX:
+            notes.setdefault(text, self._at)
+
+    def _tasks(self, found: re.Match[bytes], line: bytes) -> None:
+        hosts, tasks = found[1].decode("ascii", "replace"), found[2].decode("ascii")
+        signal = 0 if found[3] else _NAMED.get(found[4].decode("ascii"))
+        if signal is None:
+            return
+        code = int(found[3] or 0)
+        by_slurm = self._is_ended and signal_of(code, signal) in (SIGTERM, SIGKILL)
+        self._add(LauncherEnd(SRUN, hosts, tasks, code, signal, _text(line), by_slurm=by_slurm))
+
+    def _torchrun(self, around: bytes) -> None:
+        """Take the rows of a table; one that has been taken before is taken once."""
+        for found in _TORCHRUN.finditer(around):
+            code, host = int(found[5]), found[3].decode("ascii", "replace")
+            quote = _text(found[0].rpartition(b"\n")[2])
+            rank, pid = found[4].decode(), int(found[6])
+            self._add(LauncherEnd(TORCHRUN, host, rank, max(code, 0), max(-code, 0), quote, pid))
+
+    def _mpirun(self, around: bytes) -> None:
+        for one in _MPI_SIGNAL.finditer(around):
+            self._of_rank(one[1], one[2], one[3], b"", one[4], one[0])
+        for one in _HYDRA.finditer(around):
+            self._of_rank(one[1], one[2], one[3], one[5], one[4], one[0])
+        for one in _MPI_CODE.finditer(around):
+            self._of_rank(one[1], b"0", b"", one[2], b"", one[0])
+
+    def _of_rank(
+        self, rank: bytes, pid: bytes, host: bytes, code: bytes | None, signal: bytes | None,
+        text: bytes,
+    ) -> None:  # fmt: skip
+        # With several daemons Open MPI does not know the pid, and writes 0.
+        quote = _text(b" ".join(text.split()))
+        self._add(
+            LauncherEnd(MPIRUN, host.decode("ascii", "replace"), rank.decode(), int(code or 0),
+                    int(signal or 0), quote, int(pid) or None)
+        )  # fmt: skip
+
+    def _add(self, one: LauncherEnd) -> None:
+        if one.code or one.signal:
+            self.ends.setdefault(one, self._at)
+
+
+def read_launchers(chunks: Iterable[bytes]) -> LauncherLines:
+    """Return what launchers wrote into an output."""
+    reader = LauncherReader()
+    for block in whole_lines(chunks):
+        reader.read(block)
+    return LauncherLines(tuple(reader.ends), tuple(reader.out_of_memory), tuple(reader.notes))
