@@ -244,20 +244,19 @@ class _Candidate:
         late = own - common
         late[:first] = late[last:] = 0.0
         self.windows = len(late)
-        stops = _stops(late, own, window_s)
-        self.stops = [one for one in stops if one[2] >= _SHORT * window_s]
-
-    @property
-    def lengths(self) -> Floats:
-        return np.array([length for *_, length in self.stops])
+        # What is spread thinly is no stop to be told, but others have it, too: it is how long
+        # somebody may be late in a row by chance.
+        times = [one for one in _times(late, own, window_s) if one[2] >= _SHORT * window_s]
+        self.lengths = np.array([length for *_, length in times])
+        self.stops = [one for one in times if _is_dense(one, window_s)]
 
     @property
     def longest_s(self) -> float:
-        return float(self.lengths.max(initial=0.0))
+        return max((length for *_, length in self.stops), default=0.0)
 
     @property
     def sum_s(self) -> float:
-        return float(self.lengths.sum())
+        return sum(length for *_, length in self.stops)
 
 
 def _told(
@@ -268,10 +267,12 @@ def _told(
     # What comes in most windows is no stop.
     if not one.stops or not others or len(one.stops) > _RARE * one.windows:
         return ()
-    usual_s = float(np.quantile([other.longest_s for other in others], _OTHERS))
+    usual_s = float(
+        np.quantile([float(other.lengths.max(initial=0.0)) for other in others], _OTHERS)
+    )
     least_s = _TIMES * usual_s
     long_s = LONG_SHARE * one.longest_s
-    mine = int((one.lengths >= long_s).sum())
+    mine = sum(length >= long_s for *_, length in one.stops)
     every = mine + sum(int((other.lengths >= long_s).sum()) for other in others)
     if min(1.0, len(sort) * binomial_tail(mine, every, 1 / len(sort))) <= _CHANCE_MAX:
         least_s = 0.0
@@ -288,7 +289,7 @@ def _told(
     return tuple(found)
 
 
-def _stops(late: Floats, own: Floats, window_s: int) -> list[tuple[int, int, float]]:
+def _times(late: Floats, own: Floats, window_s: int) -> list[tuple[int, int, float]]:
     """Return first and last window of each time in which somebody was late, and the seconds.
 
     An operation that began in the window before counts in the window in which it ended, so the
@@ -299,11 +300,11 @@ def _stops(late: Floats, own: Floats, window_s: int) -> list[tuple[int, int, flo
     at = np.flatnonzero(late >= _LEAST * window_s)
     found = []
     for some in _split(at, 2):
-        whole = _stop(some, late, own)
-        parts = [_stop(part, late, own) for part in _split(some, 1)]
+        whole = _time(some, late, own)
+        parts = [_time(part, late, own) for part in _split(some, 1)]
         # Stops that follow each other closely are counted one by one.
-        found += [one for one in ([whole] if _is_dense(whole, window_s) else parts)
-                  if _is_dense(one, window_s)]  # fmt: skip
+        stops = any(_is_dense(one, window_s) for one in parts)
+        found += parts if stops and not _is_dense(whole, window_s) else [whole]
     return found
 
 
@@ -312,7 +313,7 @@ def _split(at: NDArray[Any], apart: int) -> list[NDArray[Any]]:
     return np.split(at, np.flatnonzero(np.diff(at) > apart) + 1) if len(at) else []
 
 
-def _stop(some: NDArray[Any], late: Floats, own: Floats) -> tuple[int, int, float]:
+def _time(some: NDArray[Any], late: Floats, own: Floats) -> tuple[int, int, float]:
     """Return first and last of some windows, and for how long somebody was late around them."""
     first, last = int(some[0]), int(some[-1])
     around = slice(max(first - 1, 0), last + 2)

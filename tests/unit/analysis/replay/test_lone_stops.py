@@ -95,6 +95,15 @@ def test_who_is_a_little_late_for_a_while_has_not_stood_still() -> None:
     assert lone(job) == ()
 
 
+def test_one_stop_is_nothing_beside_how_late_others_are_for_as_long_bit_by_bit() -> None:
+    job = WindowJob()
+    job.stop(only(5), 80, 2.0)
+    for rank in range(0, RANKS, 2):
+        for at in range(10, 24):
+            job.stop(only(rank), at + 2 * rank, 0.35)
+    assert lone(job) == ()
+
+
 def test_stops_that_follow_each_other_closely_are_counted_one_by_one() -> None:
     job = WindowJob()
     for at in range(30, 50, 2):
