@@ -69,7 +69,7 @@ GROUPS = (
     ),
     Group(
         "paths",
-        ("SLOW", "_QUARTER", "_OPERATIONS_MIN", "_SIZE_CLASS_MIN", "_KIN_MIN", "_MOST",
+        ("SLOW", "_QUARTER", "OPERATIONS_MIN", "_SIZE_CLASS_MIN", "_KIN_MIN", "_MOST",
          "_CLOCKS_TIMES", "_CLOCKS_QUANTILE", "_SLOW_PART", "_FINE_PART"),
         (*_NETWORK, "healthy-*"),
     ),

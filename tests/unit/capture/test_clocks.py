@@ -17,6 +17,7 @@ def rows(ahead_ns: list[int]) -> _OpRows:
     return _OpRows(
         kind=zero, process=zero, stream=zero, number=np.arange(many), peer=zero - 1,
         start_ns=start, by_gpu_clock=ones, time_ns=zero + 500, heard_ns=start + 500 + ahead_ns,
+        called_ns=zero,
         bytes=zero + 8, sn=np.arange(many), grouped=~ones, by_cpu=~ones,
     )  # fmt: skip
 
