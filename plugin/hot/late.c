@@ -8,6 +8,11 @@
 
 #define relaxed memory_order_relaxed
 
+static uint64_t later(uint64_t one, uint64_t other)
+{
+	return one > other ? one : other;
+}
+
 static void decide(struct late *late, uint32_t first_ones, bool are_true)
 {
 	for (uint32_t i = 0; i < late->count && i < first_ones; i++) {
@@ -128,7 +133,7 @@ bool late_look(struct track *track, unsigned comm, const struct box_op *op, uint
 	               atomic_load_explicit(&app->plan, relaxed) == plan;
 
 	if (track_likely(is_last && !late->count && !late->is_behind)) {
-		set_until(track, comm, stop_ns + LATE_GAP_NS > until ? stop_ns + LATE_GAP_NS : until);
+		set_until(track, comm, later(stop_ns + LATE_GAP_NS, until));
 		return false;
 	}
 	bool in_time = is_in_time(track, late, plan, index, stop_ns);
@@ -147,7 +152,7 @@ bool late_look(struct track *track, unsigned comm, const struct box_op *op, uint
 
 	if (is_held)
 		hold(track, comm, op, generation);
-	set_until(track, comm, stop_ns + LATE_GAP_NS > until ? stop_ns + LATE_GAP_NS : until);
+	set_until(track, comm, later(stop_ns + LATE_GAP_NS, until));
 	return is_held;
 }
 
