@@ -294,7 +294,7 @@ def test_a_requeued_job_has_a_report_of_each_attempt(healthy_cluster: Cluster) -
     wait_until(lambda: cluster.job(job_id).restarts == 1, 60, "the job's second start")
     assert jobs.finish(cluster, job_id, 60) == "COMPLETED"
     first, second = (jobs.report(cluster, job_id, "--attempt", number) for number in "01")
-    assert "died without finalizing" in first
+    assert "did not end in order" in first
     assert_nothing_missing(second)
     for text in (first, second):
         assert "2 nodes, 4 ranks" in text

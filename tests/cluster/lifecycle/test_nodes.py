@@ -72,7 +72,7 @@ def test_a_job_requeued_from_a_lost_node_keeps_its_attempts_apart(soon: Cluster)
     assert sorted(
         path.name for path in (cluster.layout.reports / str(job_id)).glob("*.nodesummary")
     ) == ["n1.0.nodesummary", "n4.1.nodesummary"]
-    assert "died without finalizing" in jobs.report(cluster, job_id, "--attempt", "0")
+    assert "did not end in order" in jobs.report(cluster, job_id, "--attempt", "0")
     assert_nothing_missing(jobs.report(cluster, job_id))
     wait_until(lambda: node.state().idle, 30, "Slurm has the node back", 0.1)
 

@@ -125,7 +125,7 @@ def test_a_job_at_its_time_limit_has_its_report(shared_cluster: Cluster, ends: E
     (summary,) = jobs.summaries(shared_cluster, ends.ids["limit"]).values()
     assert [process.facts.state for process in summary.processes] == [KILLED] * RANKS
     assert summary.head.end - summary.head.start >= 60
-    assert "died without finalizing" in jobs.report(shared_cluster, ends.ids["limit"])
+    assert "did not end in order" in jobs.report(shared_cluster, ends.ids["limit"])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_each_attempt_has_its_own_numbers(shared_cluster: Cluster, ends: Ends, n
     first, second = (
         jobs.report(shared_cluster, ends.ids[name], "--attempt", number) for number in "01"
     )
-    assert "died without finalizing" in first
+    assert "did not end in order" in first
     assert_nothing_missing(second)
 
 
