@@ -47,7 +47,7 @@ def reading(place: IndexPlace) -> Iterator[tuple[Connection, bool]]:
     Raises:
         InspectorError: there is none that we may read, or it cannot be read.
     """
-    place.check()
+    place.check_readable()
     opened = reading_database(place.url) if place.url else reading_file(place.store_dir)
     with opened as found:
         yield found

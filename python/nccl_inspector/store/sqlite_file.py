@@ -27,7 +27,7 @@ from nccl_inspector.store.errors import (
     UnstorableError,
 )
 from nccl_inspector.store.owner import current_name, is_owner
-from nccl_inspector.store.place import INDEX, IndexPlace, user_index
+from nccl_inspector.store.place import INDEX, user_index
 from nccl_inspector.store.sqlite_schema import migrate, version_of
 from nccl_inspector.store.tables import OF_JOB, VERSION
 from nccl_inspector.system.acl import allow
@@ -190,9 +190,8 @@ def reading_file(store_dir: Path) -> Iterator[tuple[Connection, bool]]:
     """Give the index of all jobs (if we may not read it, our own), and whether it has all jobs.
 
     Raises:
-        InspectorError: there is none that we may read, or it cannot be read.
+        InspectorError: it cannot be read. (IndexPlace.check_readable: there is one that we may.)
     """
-    IndexPlace(store_dir).check_readable()
     path = store_dir / INDEX
     all_jobs = os.access(path, os.R_OK)
     if not all_jobs:

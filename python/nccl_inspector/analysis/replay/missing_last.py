@@ -34,7 +34,7 @@ MOST = 0.5  # share of such operations that makes it what the job waits for
 def missing_last_share(records: Records, order: Order) -> float:
     """Return in which share of operations of which ranks lack records such a rank came last.
 
-    It is of the operations for which that can be told; 0 if there are none.
+    Operations for which that cannot be told do not count; 0: it can be told of none.
     """
     missing = np.array([comm.missing > 0 for comm in records.comms])[records.comm]
     rows = _shortest(records, np.flatnonzero(missing & np.isin(records.func, list(SYNCHRONISING))))
