@@ -4,6 +4,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import get_type_hints
 
@@ -22,14 +23,19 @@ from tests.sandbox.layout import REPO
 
 PACKAGE = REPO / "python" / "nccl_inspector"
 REGISTRY = PACKAGE / "model" / "rules.py"
-SOURCES = {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 ENTRIES = {name for name, one in vars(rules).items() if isinstance(one, Rule)}
 PAGE = REPO / "packaging" / "doc" / "findings.md"
 
 
+@cache
+def sources() -> dict[Path, ast.Module]:
+    """The syntax of each module."""
+    return {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
 def calls_that_give_a_rule() -> Iterator[tuple[Path, ast.expr]]:
     """Yield where a finding is made or changed with a rule, and what that is made of."""
-    for path, tree in SOURCES.items():
+    for path, tree in sources().items():
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
                 continue
@@ -59,7 +65,7 @@ def test_only_the_registry_makes_ids_and_mypy_refuses_any_other_text() -> None:
     assert get_type_hints(Finding)["rule"] is RuleId
     made = [
         path
-        for path, tree in SOURCES.items()
+        for path, tree in sources().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("RuleId")
     ]
@@ -69,14 +75,14 @@ def test_only_the_registry_makes_ids_and_mypy_refuses_any_other_text() -> None:
 
 def test_every_entry_is_emitted_by_somebody() -> None:
     emitting = {path for path, _ in calls_that_give_a_rule()}
-    used = {name for path in emitting for name in names_of_entries(SOURCES[path])}
+    used = {name for path in emitting for name in names_of_entries(sources()[path])}
     assert ENTRIES - used == set()
 
 
 def test_no_id_is_spelled_elsewhere() -> None:
     # An id without a hyphen, such as `killed`, is a word of other things, too.
     ids = {one.id for one in RULES if "-" in one.id}
-    for path, tree in SOURCES.items():
+    for path, tree in sources().items():
         if path == REGISTRY:
             continue
         spelled = [
@@ -85,7 +91,7 @@ def test_no_id_is_spelled_elsewhere() -> None:
             if isinstance(node, ast.Constant) and node.value in ids
         ]
         assert spelled == [], path
-    for path, tree in SOURCES.items():
+    for path, tree in sources().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Compare) and ast.unparse(node.left).endswith(".rule"):
                 assert not any(isinstance(one, ast.Constant) for one in node.comparators), path

@@ -6,6 +6,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -18,9 +19,14 @@ STARTS = {"agent": "agent/service.py", "controller": "controller/service.py"}
 HOLDERS = {"config", "_config", "new", "old"}
 
 
+@cache
+def nodes(file: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse((PACKAGE / file).read_text())))
+
+
 def imported(file: str) -> Iterator[str]:
     """Return the modules of the package that a module imports, anywhere in it."""
-    for node in ast.walk(ast.parse((PACKAGE / file).read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nccl_inspector."):
             path = str(node.module).partition(".")[2].replace(".", "/")
             if (PACKAGE / f"{path}.py").exists():
@@ -39,7 +45,7 @@ def loaded(start: str) -> set[str]:
 
 def read_by(file: str) -> Iterator[str]:
     """Return the fields of Config that a module reads."""
-    for node in ast.walk(ast.parse((PACKAGE / file).read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.Attribute):
             holder = node.value
             name = getattr(holder, "attr", getattr(holder, "id", ""))

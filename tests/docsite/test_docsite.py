@@ -91,6 +91,7 @@ def test_man_understands_the_pages(tmp_path: Path) -> None:
         assert shown.stderr == ""
 
 
+@pytest.mark.long
 def test_no_page_of_the_site_loads_anything_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 30

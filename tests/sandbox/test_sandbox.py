@@ -362,16 +362,8 @@ def test_down_twice_is_no_error(other_dir: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        *(
-            pytest.param(step, marks=pytest.mark.long)
-            for step in ("machine-head", "machine-n3", "slurmctld-head")
-        ),
-        "slurmd-n4",
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("step", ["machine-head", "machine-n3", "slurmctld-head", "slurmd-n4"])
 def test_a_start_killed_half_way_is_cleared_by_down(other_dir: Path, step: str) -> None:
     argv = [sys.executable, "-m", "tests.sandbox", "up", "--dir", str(other_dir)]
     with subprocess.Popen(argv, cwd=REPO, stdout=subprocess.DEVNULL) as starter:

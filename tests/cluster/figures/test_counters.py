@@ -3,6 +3,8 @@
 
 from functools import partial
 
+import pytest
+
 from nccl_inspector.counters.counter_record import CounterRecord
 from nccl_inspector.counters.node_counters import NodeCounters
 from tests.sandbox import Cluster, wait_until
@@ -28,6 +30,7 @@ def is_sampled(cluster: Cluster, job_id: int, node: str) -> bool:
     return {"infiniband", "gpu"} <= {span.source for span in spans}
 
 
+@pytest.mark.long
 def test_a_links_and_a_gpus_errors_are_in_prometheus_and_in_the_report(
     healthy_cluster: Cluster,
 ) -> None:

@@ -72,6 +72,7 @@ def array_tasks(cluster: Cluster, array: int) -> dict[int, int]:
     return {int(number): int(job) for number, job in (line.split() for line in lines)}
 
 
+@pytest.mark.long
 @pytest.mark.case("Identities", "tasks of an array: each is a job, with the array's number")
 def test_each_task_of_an_array_is_a_job_and_knows_its_number(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster

@@ -82,6 +82,7 @@ def start(cluster: Cluster, *words: str, user: str = JOB_USER, before: str = "")
     return jobs.submit(cluster, *SHARED, "-n2", script=script, user=user)
 
 
+@pytest.mark.long
 @pytest.mark.case("Identities", "two jobs of two users on a node")
 def test_two_jobs_on_a_node_have_series_and_reports_of_their_own(healthy_cluster: Cluster) -> None:
     cluster, node = healthy_cluster, healthy_cluster.node("n1")
@@ -238,13 +239,8 @@ def test_a_hostile_user_harms_only_himself(healthy_cluster: Cluster) -> None:
     assert "NCCL JOB REPORT" in jobs.report(cluster, job_id)
 
 
-@pytest.mark.parametrize(
-    "box",
-    [
-        "fifo",
-        *(pytest.param(box, marks=pytest.mark.long) for box in ("link", "garbage", "truncated")),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("box", ["fifo", "link", "garbage", "truncated"])
 @pytest.mark.case("Bad input", "a box that is a FIFO, a link, random bytes, or cut")
 def test_a_spoilt_box_is_told_and_the_job_is_collected_all_the_same(
     healthy_cluster: Cluster, box: str

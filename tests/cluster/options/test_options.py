@@ -10,6 +10,8 @@ from tests.support.sandbox.checks import raw_files
 
 ENVIRONMENT = "env | grep ^NCCL_ | sort"
 SHORT = ("--steps", "3", *jobs.QUICK)
+# What is refused or taken in one place of the plugin, however it was said, is a short test once.
+ONE_SHORT = ["prom", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("report", "off"))]
 
 
 def mode(text: str) -> str:
@@ -50,7 +52,7 @@ def test_sbatch_takes_the_option(healthy_cluster: Cluster, wanted: str) -> None:
 
 
 @pytest.mark.case("Options", "a mode for srun, sbatch, `#SBATCH`, salloc")
-@pytest.mark.parametrize("wanted", ["prom", "report", "off"])
+@pytest.mark.parametrize("wanted", ONE_SHORT)
 def test_a_line_in_the_script_is_the_option(healthy_cluster: Cluster, wanted: str) -> None:
     assert batch(healthy_cluster, lines=f"#SBATCH --nccl-inspector={wanted}") == wanted
 
@@ -62,7 +64,7 @@ def test_the_command_line_wins_over_the_line_in_the_script(healthy_cluster: Clus
 
 
 @pytest.mark.case("Options", "a mode for srun, sbatch, `#SBATCH`, salloc")
-@pytest.mark.parametrize("wanted", ["prom", "report", "off"])
+@pytest.mark.parametrize("wanted", ONE_SHORT)
 def test_salloc_takes_the_option_for_the_steps_inside(
     healthy_cluster: Cluster, wanted: str
 ) -> None:
@@ -146,12 +148,14 @@ def test_a_step_may_have_another_mode_than_its_job(healthy_cluster: Cluster) -> 
     }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.case("Options", "one measured step in an allocation that asked for nothing")
 def test_a_step_may_be_measured_in_an_unmarked_allocation(healthy_cluster: Cluster) -> None:
     words = "salloc", "-N1", "srun", "--nccl-inspector=prom"
     assert command(healthy_cluster, *words) == "prom"
 
 
+@pytest.mark.long
 @pytest.mark.case("Options", "mode report: a report, no series")
 def test_a_step_in_report_mode_has_a_box_but_no_metrics(healthy_cluster: Cluster) -> None:
     cluster = healthy_cluster

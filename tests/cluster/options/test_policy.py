@@ -133,6 +133,7 @@ def strict_cluster(cluster_dir: Path) -> Iterator[Cluster]:
 COMMANDS = {"sbatch": ["--wrap", "true"], "srun": ["true"], "salloc": ["true"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.case(
     "Policy of a site's default", "job_submit.lua of the docs refuses jobs that opt out"

@@ -92,7 +92,11 @@ def test_clocks_that_are_seconds_apart_change_nothing(make: Make) -> None:
     "fault", [pytest.param(Fault((5,), 1.6), marks=pytest.mark.long), Fault((5,), 1.06)]
 )
 @pytest.mark.parametrize(
-    "make", [partial(data_parallel, transfer_s=0.0001), tensor_and_data_parallel]
+    "make",
+    [
+        partial(data_parallel, transfer_s=0.0001),
+        pytest.param(tensor_and_data_parallel, marks=pytest.mark.long),
+    ],
 )
 @pytest.mark.parametrize("drift_ppm", [pytest.param(3.0, marks=pytest.mark.long), 400.0])
 def test_what_a_rank_costs_is_known_however_fast_the_clocks_drift_apart(
