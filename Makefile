@@ -294,6 +294,7 @@ apt-test:
 
 #: make test         what takes less than 20 s apiece and needs no other compiler, machine or service; sets up first
 test: test-ready
+	@$(PY) -m compileall -q -j 2 python tests
 	$(PY) -m tests.tools.again -m 'not long' -n 3 --dist loadfile $(PYTEST_ARGS)
 # Hundreds of seeded jobs and the planted defects of the fuzzers, without a cluster: side by side.
 TRIALS := tests/unit/analysis tests/fuzzers/test_fuzzers.py

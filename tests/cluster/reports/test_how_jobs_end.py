@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +21,10 @@ from nccl_inspector.model.card import (
     HUNG,
     PERHAPS_HUNG,
 )
-from tests.sandbox import Cluster, wait_until
+from tests.sandbox import Cluster, Options, wait_until
 from tests.support.sandbox import jobs
 from tests.support.sandbox.lost_nodes import boot, give_up, lose
+from tests.support.sandbox.own_cluster import brought_up
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -31,6 +33,8 @@ WHERE = ("-N2", "--ntasks-per-node=2", "--gpus-per-task=1", "--mem=400")
 WORDS = ("--ops", "allreduce,allgather", "--sizes", "64K", "--comms", "world", "--steps", "100000")
 STOPS = ("--hang", "2:40")
 LOST = "n4"
+MEMORY = Path("/sys/fs/cgroup/memory")  # cgroup v1: the sandbox has no subtree of a v2 for itself
+CGROUP = "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainSwapSpace=yes\n"
 
 
 @dataclass(frozen=True)
@@ -171,3 +175,21 @@ def test_the_first_line_says_what_happened_and_to_whom(told: Mapping[str, Told],
         assert one.accused() == {"rank 2"}, one.text
     assert one.exit_code == (EXIT_WARNING if verdict["status"] == PERHAPS_HUNG else EXIT_CRITICAL)
     assert "nothing in its communication explains that" not in " ".join(one.text.split())
+
+
+@pytest.mark.skipif(not MEMORY.is_dir(), reason="this machine has no cgroup v1 of memory")
+def test_a_rank_that_takes_more_memory_than_its_cgroup_has_is_named(cluster_dir: Path) -> None:
+    options = Options(
+        monitoring=False,
+        slurm_lines=("TaskPlugin=task/cgroup",),
+        etc_files=(("cgroup.conf", CGROUP),),
+    )
+    way = Way(("--timeout", "0", "--deaf", "--eat", "2:40"))
+    with brought_up(cluster_dir, options) as cluster:
+        one = _end(cluster, way, _submit(cluster, way))
+    summary = one.report["verdict"]["summary"]
+    assert one.report["verdict"]["status"] == CRASHED, one.text
+    assert summary.startswith("rank 2 ("), one.text
+    assert "memory" in summary, one.text
+    assert one.accused() == {"rank 2"}, one.text
+    assert one.exit_code == EXIT_CRITICAL

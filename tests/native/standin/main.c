@@ -2,6 +2,7 @@
 /* main.c - the application: compute, communicate, again, like a training loop. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -122,6 +123,20 @@ static bool more(const struct app *app)
 	       (!opt->seconds || host_ns() - app->begin_ns < opt->seconds * NS_PER_S);
 }
 
+/* Take memory until somebody ends this process: the kernel, where its cgroup has a limit. */
+static void eat(void)
+{
+	const size_t piece = 8 << 20;
+
+	for (size_t left = 2000000000; left > piece; left -= piece) {
+		char *got = malloc(piece);
+
+		if (got)
+			memset(got, 1, piece);
+	}
+	die("2 GB of memory, and nobody has killed this rank");
+}
+
 static void loop(struct app *app)
 {
 	const struct options *opt = &app->opt;
@@ -136,6 +151,8 @@ static void loop(struct app *app)
 			for (;;)
 				pause();
 		}
+		if (opt->eat_rank == app->world.rank && app->steps >= opt->eat_step)
+			eat();
 		for (int i = 0; i < opt->n_comms; i++)
 			use_comm(app, &app->comms[own_order(app, i)]);
 		app->steps++;

@@ -42,6 +42,8 @@ static const char help[] =
     "  --hang R[:STEP]     rank R calls nothing from step STEP on (default 3; the first is 0),\n"
     "                      the others wait; without --timeout for ever; means --no-barrier;\n"
     "                      R may be all: then nobody waits\n"
+    "  --eat R[:STEP]      rank R takes memory from step STEP on (default 3) until it is killed,\n"
+    "                      at most 2 GB\n"
     "  --mismatch R[:STEP] rank R calls another operation than the others from step STEP on\n"
     "                      (default 3): both begin and neither ends; the rest as --hang\n"
     "  --crossed R[:STEP]  rank R uses the communicators in reverse order from step STEP on\n"
@@ -181,6 +183,7 @@ enum {
 	O_SLOW_GPU,
 	O_THROTTLE,
 	O_HANG,
+	O_EAT,
 	O_MISMATCH,
 	O_CROSSED,
 	O_CORRUPT,
@@ -209,6 +212,7 @@ static const struct option words[] = {
 	{ "slow-gpu", required_argument, NULL, O_SLOW_GPU },
 	{ "throttle", required_argument, NULL, O_THROTTLE },
 	{ "hang", required_argument, NULL, O_HANG },
+	{ "eat", required_argument, NULL, O_EAT },
 	{ "mismatch", required_argument, NULL, O_MISMATCH },
 	{ "crossed", required_argument, NULL, O_CROSSED },
 	{ "corrupt", required_argument, NULL, O_CORRUPT },
@@ -282,6 +286,9 @@ static void take_word(struct options *opt, int word)
 	case O_HANG:
 		rank_and("--hang", optarg, &opt->hang_rank, &opt->hang_step);
 		break;
+	case O_EAT:
+		rank_and("--eat", optarg, &opt->eat_rank, &opt->eat_step);
+		break;
 	case O_MISMATCH:
 		rank_and("--mismatch", optarg, &opt->mismatch_rank, &opt->mismatch_step);
 		break;
@@ -337,6 +344,8 @@ void options_parse(struct options *opt, int argc, char **argv)
 		.slow_gpu_ms = 40,
 		.hang_rank = -1,
 		.hang_step = 3,
+		.eat_rank = -1,
+		.eat_step = 3,
 		.mismatch_rank = -1,
 		.mismatch_step = 3,
 		.crossed_rank = -1,

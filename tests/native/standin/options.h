@@ -41,6 +41,8 @@ struct options {
 	struct throttle throttle;
 	int hang_rank; /* -1: none; HANG_ALL */
 	uint64_t hang_step;
+	int eat_rank; /* -1: none */
+	uint64_t eat_step;
 	int mismatch_rank; /* -1: none */
 	uint64_t mismatch_step;
 	int crossed_rank; /* -1: none */

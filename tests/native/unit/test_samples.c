@@ -221,7 +221,10 @@ static void test_called_between_rounds(void)
 	samples_round(&samples);
 	const struct box_sample *sample = sample_at(at + 1);
 
-	ok(within_of(sample) == 1 && sample->queued_us >= 2000000 && sample->queued_us < 2900000,
+	/* How long that is depends on the machine: milliseconds beside others. */
+	ok(within_of(sample) >= 1 && within_of(sample) < BOX_SAMPLE_AT_LEAST &&
+	       sample->queued_us >= 2000000 &&
+	       sample->queued_us < 2900000 + (1000u << within_of(sample)),
 	   "of one that begins long after the one before, within the time between two rounds"
 	   " (%u us, class %u)",
 	   sample->queued_us, within_of(sample));

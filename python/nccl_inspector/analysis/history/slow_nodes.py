@@ -15,9 +15,10 @@ jobs of one user can neither accuse a node nor change how another user's jobs ar
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import comb, exp, hypot, log, sqrt
+from math import exp, hypot, log, sqrt
 from statistics import median, median_high
 
+from nccl_inspector.analysis.chance import binomial_tail
 from nccl_inspector.analysis.kinds import KindKey
 from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
 
@@ -172,13 +173,6 @@ def _slow(fared: dict[str, dict[int, float]], voters: Sequence[str]) -> dict[str
     return slow
 
 
-def _chance(named: int, votes: int, rate: float) -> float:
-    """Return the chance that at least `named` of `votes` name a node that is like all others."""
-    return sum(
-        comb(votes, k) * rate**k * (1 - rate) ** (votes - k) for k in range(named, votes + 1)
-    )
-
-
 def _votes(jobs: Sequence[ScoredJob], voters: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
     """Return how many voters each node had, and how many of them had a warning about it."""
     pairs = {(node, voters[at]) for at, job in enumerate(jobs) for node in job.local}
@@ -197,7 +191,7 @@ def _often_named(seen: Counter[str], named: Counter[str]) -> set[str]:
         if count >= NAMED_MIN and others:
             # At least one warning about others: with none, any warning would look certain.
             rate = max(times - count, 1) / others
-            if rate < 1 and _chance(count, seen[node], rate) < NAMED_CHANCE_MAX:
+            if rate < 1 and binomial_tail(count, seen[node], rate) < NAMED_CHANCE_MAX:
                 found.add(node)
     return found
 

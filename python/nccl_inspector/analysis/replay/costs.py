@@ -2,7 +2,6 @@
 """What the answers of the replay say: time saved over all pieces, and in which of them."""
 
 from collections.abc import Sequence
-from math import comb
 
 import numpy as np
 
@@ -40,16 +39,6 @@ def standard_error(shares: Floats, lengths: Floats) -> float:
     apart = shares - float(np.sum(weights * shares))
     with np.errstate(over="ignore"):  # claims that cannot be true give infinity, and no finding
         return float(np.sqrt(np.sum(weights**2 * apart**2) / (1 - even)))
-
-
-def binomial_tail(count: int, trials: int, share: float) -> float:
-    """Return the probability of `count` or more successes in `trials`, each with chance `share`."""
-    return float(
-        sum(
-            comb(trials, each) * share**each * (1 - share) ** (trials - each)
-            for each in range(count, trials + 1)
-        )
-    )
 
 
 def felt_later(replay: Replay, whole: WhatIf, first_half: WhatIf) -> float:

@@ -12,9 +12,9 @@ from math import hypot
 
 import numpy as np
 
+from nccl_inspector.analysis.chance import binomial_tail
 from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask
 from nccl_inspector.analysis.replay.costs import (
-    binomial_tail,
     piece_shares,
     replayed_s,
     standard_error,

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nccl_inspector.analysis.chance import binomial_tail
 from nccl_inspector.analysis.replay.cause import LATE, TOLD_MIN, Cause
-from nccl_inspector.analysis.replay.costs import WHOLE, binomial_tail
+from nccl_inspector.analysis.replay.costs import WHOLE
 from nccl_inspector.analysis.replay.culprits import LONG_SHARE
 from nccl_inspector.analysis.replay.late_sets import LateSet, Sort
 from nccl_inspector.analysis.slow_times.line_columns import Floats
