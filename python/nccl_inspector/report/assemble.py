@@ -66,6 +66,7 @@ from nccl_inspector.model.card import (
     Hang,
     TimeLine,
 )
+from nccl_inspector.model.exit_words import SIGKILL
 from nccl_inspector.model.process import EXITED, KILLED, Process
 from nccl_inspector.model.transport import ON_NETWORK
 from nccl_inspector.render.hosts import describe_hosts
@@ -90,6 +91,7 @@ from nccl_inspector.report.launcher import (
     first_end,
     how_they_ended,
     killed_words,
+    lacks_memory,
     tell_launchers,
 )
 from nccl_inspector.report.nccl_words import explain_failure, tell_words
@@ -359,6 +361,8 @@ def _how_ended(
     for one in seen:
         if one.who is None:
             continue
+        if one.end.signal == SIGKILL and lacks_memory(found.get(one.who, "")):
+            continue  # slurmstepd's record has the signal, and not what sent it
         is_first = first is not None and one.who == first.who
         words = one.end.words if is_first or one.by_itself else ""
         if one.who not in found or (words and one.end.pid == placed[one.who][1].facts.pid):

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import INFO, LOW, Finding
-from nccl_inspector.model.exit_words import SIGKILL, SIGTERM, signal_of
+from nccl_inspector.model.exit_words import OOM_WORDS, SIGKILL, SIGTERM, signal_of
 from nccl_inspector.model.hostlist import expand
 from nccl_inspector.model.process import COMM_FOLDED, Process
 from nccl_inspector.model.wording import cut_list, number
@@ -20,6 +20,7 @@ from nccl_inspector.nccl_log.launcher_lines import SRUN, LauncherEnd, LauncherLi
 from nccl_inspector.slurm.values import id_set
 
 _SHOWN = 4
+_COUNTED = "SIGKILL; Slurm counted kills for lack of memory in step"
 
 
 def _short(host: str) -> str:
@@ -86,8 +87,13 @@ def killed_words(
         return ""
     named = "batch" if step is None else str(step)
     if of == SIGKILL and {f"{job_id}.{named}" for job_id in job_ids} & {*lines.out_of_memory}:
-        return f"SIGKILL; Slurm counted kills for lack of memory in step {named}"
+        return f"{_COUNTED} {named}"
     return one.words
+
+
+def lacks_memory(words: str) -> bool:
+    """Tell whether the words of `killed_words` say why a SIGKILL came: for lack of memory."""
+    return words == OOM_WORDS or words.startswith(_COUNTED)
 
 
 # As a finding.

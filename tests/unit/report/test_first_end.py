@@ -290,6 +290,21 @@ def test_what_torchrun_wrote_of_a_process_comes_before_the_end_of_torchrun_itsel
     assert "was killed (SIGSEGV: an invalid address)" in card.verdict.summary
 
 
+@pytest.mark.parametrize("others", [False, True])
+def test_what_sent_sigkill_is_what_srun_says_and_only_of_that_task(others: bool) -> None:
+    """slurmstepd's record has the signal alone, whether the kernel sent it for lack of memory."""
+    job = processes()
+    task = 3 if others else 5
+    node = job[task].facts.node
+    line = LauncherEnd(
+        "srun", node, str(task), 0, 125, f"error: {node}: task {task}: Out Of Memory"
+    )
+    card = reported(job, told(5, KILL), launchers=LauncherLines((line,)))
+    assert_names(card, 5)
+    words = "SIGKILL: out of memory, or kill -9" if others else "out of memory"
+    assert f"was killed ({words})" in card.verdict.summary
+
+
 def test_the_record_is_carried_by_the_summary_and_checked() -> None:
     ends = (TaskEnd(3, 7, 4711, KILL, DIED_NS), TaskEnd(None, 0, 4712, ERROR, DIED_NS + 5))
     data = encode(replace(FIRST, task_ends=ends), [])
