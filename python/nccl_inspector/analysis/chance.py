@@ -3,7 +3,7 @@
 
 from math import exp, lgamma, log, log1p
 
-import numpy as np
+_LAST = 1e-18  # share of the sum below which no term changes it
 
 
 def binomial_tail(count: int, trials: int, share: float) -> float:
@@ -15,9 +15,15 @@ def binomial_tail(count: int, trials: int, share: float) -> float:
         return 1.0
     if count > trials or share <= 0:
         return 0.0
-    first = lgamma(trials + 1) - lgamma(count + 1) - lgamma(trials - count + 1)
-    first += count * log(share) + (trials - count) * log1p(-share)
-    more = np.arange(count, trials, dtype=float)
-    steps = np.log((trials - more) / (more + 1)) + log(share) - log1p(-share)
-    rest = first + np.cumsum(steps)
-    return min(1.0, exp(min(first, 0.0)) + float(np.exp(np.minimum(rest, 0.0)).sum()))
+    term = lgamma(trials + 1) - lgamma(count + 1) - lgamma(trials - count + 1)
+    term += count * log(share) + (trials - count) * log1p(-share)
+    odds = log(share) - log1p(-share)
+    found = 0.0
+    for each in range(count, trials + 1):
+        value = exp(min(term, 0.0))
+        found += value
+        if each > trials * share and value <= _LAST * found:
+            break  # from the mean on, each term is smaller than the one before
+        if each < trials:
+            term += log((trials - each) / (each + 1)) + odds
+    return min(found, 1.0)

@@ -617,6 +617,7 @@ def test_parquet_has_every_value_of_every_line(tmp_path: Path) -> None:
 
 
 @as_root
+@pytest.mark.long
 def test_a_full_tmpdir_is_an_error_of_one_line_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

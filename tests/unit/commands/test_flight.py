@@ -81,6 +81,7 @@ def test_json_has_everything_and_known_findings(tmp_path: Path) -> None:
     assert {one["rule"] for one in value["findings"]} <= {*BY_ID}
 
 
+@pytest.mark.long
 def test_many_findings_and_groups_are_cut(tmp_path: Path) -> None:
     pairs = {str(at): [2 * at, 2 * at + 1] for at in range(14)}
     ranks = {

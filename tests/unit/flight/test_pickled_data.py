@@ -115,6 +115,7 @@ def test_a_place_in_the_memo_costs_no_more_for_a_large_number() -> None:
     assert read_pickle(b"]" + far + b"p99999999999999999999\n.") == []
 
 
+@pytest.mark.long
 def test_deep_nesting_is_no_recursion() -> None:
     deep = 200_000
     assert read_pickle(b"]" * deep + b"a" * (deep - 1) + b".")

@@ -204,7 +204,9 @@ def test_a_job_with_only_sends_and_recvs_hangs_by_its_own_pauses(tmp_path: Path)
     assert complaints(tmp_path, job, wanted) == []
 
 
-@pytest.mark.parametrize("layout", ["8 tensor x 4 data", "4 x 8 shards"])
+@pytest.mark.parametrize(
+    "layout", some(["8 tensor x 4 data", "4 x 8 shards"], ("8 tensor x 4 data",))
+)
 def test_a_server_above_shards_names_who_called_nothing_too(tmp_path: Path, layout: str) -> None:
     job = hanging(layout)
     series = list(spread(job.series(OWN)))

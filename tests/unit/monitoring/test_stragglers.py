@@ -117,6 +117,7 @@ def test_a_process_with_slow_transfers_is_no_straggler(tmp_path: Path, busy: Bus
     assert failures(tmp_path, SITE, list(job(busy)), wanted, "30s") == []
 
 
+@pytest.mark.long
 def test_a_late_spell_of_a_minute_is_no_alert(tmp_path: Path) -> None:
     series = []
     for one in job(late_by(0.4)):

@@ -159,7 +159,11 @@ def assert_agrees(card: Card) -> None:
     assert read_comment(make_comment(card)).status == verdict.status
 
 
-@pytest.mark.parametrize("kind", PROGRAMS)
+_SHORT = {"data parallel", "ring", "tensor and data parallel", "long pipeline"}
+KINDS = [pytest.param(one, marks=[] if one in _SHORT else [pytest.mark.long]) for one in PROGRAMS]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_first_line_says_that_it_hung_or_crashed_and_who(name: str, kind: str) -> None:
     planted = PLANTED[name]
@@ -182,10 +186,7 @@ FROM_OUTSIDE = [Slurm("CANCELLED", 0, 15, 0), Slurm("TIMEOUT", 0), Slurm("PREEMP
     ],
     ids=["scancel", "limit", "preempted", "no record"],
 )
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(one, marks=[pytest.mark.long] if one == "64 ranks" else []) for one in PROGRAMS],
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_healthy_job_that_is_ended_in_the_middle_of_a_step_accuses_nobody(
     kind: str, slurm: Slurm | None
 ) -> None:

@@ -71,6 +71,7 @@ def left_out(agent: Publisher) -> dict[str, str]:
     return found
 
 
+@pytest.mark.long
 def test_ten_thousand_files_cost_a_bounded_look(run_dir: Path, raw: Path) -> None:
     write_user_file(raw / PROM, GOOD)
     for number in range(10_000):

@@ -20,12 +20,15 @@ def share(fault: Fault, seed: int = 1, gone: Collection[int] = _GONE) -> float:
     return missing_last_share(records, find_order(records))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_who_makes_the_others_wait_is_known_to_be_among_the_missing(seed: int) -> None:
     assert share(Fault(tuple(_GONE), 1.2), seed) > 0.9
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("fault", [Fault(), Fault((9,), 1.2), Fault(tuple(_GONE), 1.2, every=10)])
 def test_missing_ranks_that_are_last_no_oftener_than_others_are_not_waited_for(
     fault: Fault, seed: int

@@ -213,6 +213,7 @@ def test_few_pauses_that_nobody_else_has_are_no_chance(pauses: int) -> None:
     assert found.cost_share == pytest.approx(1 - job().end_s / paused.end_s, rel=0.2)
 
 
+@pytest.mark.long
 def test_pauses_that_might_be_anybodys_are_told_and_accuse_nobody() -> None:
     judged = _judge(data_parallel(steps=400, pauses=12, pauses_of=range(16), seed=3))
     assert _warned(judged) == []
@@ -241,6 +242,7 @@ def test_what_a_slow_gpu_costs_is_known_though_batches_are_of_very_different_siz
     assert found.cost_share == pytest.approx(_true_cost(uneven, fault), rel=0.15)
 
 
+@pytest.mark.long
 def test_two_nodes_whose_work_differs_by_chance_are_not_accused() -> None:
     for seed in range(6):
         job = data_parallel(ranks=8, steps=120, node_uneven=0.15, of_node=4, seed=seed)
@@ -375,6 +377,7 @@ def test_a_stop_of_all_ranks_that_is_longer_than_a_piece_is_counted_whole() -> N
     assert not stopped.still
 
 
+@pytest.mark.long
 def test_a_slow_time_stands_out_of_what_pieces_differ_by_chance() -> None:
     usual, waits = data_parallel(steps=200, seed=1), data_parallel(steps=60, seed=2, input_s=0.15)
     job = _one_after_the_other([usual, waits, usual])
@@ -502,6 +505,7 @@ def _late_once_a_step(rank: int, late_s: float) -> StepJob:
     return StepJob({tuple(range(8)): found}, float(now.max()), 8)
 
 
+@pytest.mark.long
 def test_a_rank_0_that_is_late_once_in_each_step_saves_no_checkpoints() -> None:
     (found,) = _warned(_judge(_late_once_a_step(0, 0.06)))
     assert found.leader

@@ -59,6 +59,7 @@ def trials(count: int, healthy: int, sigma: float, depth: float, seed: int) -> R
     return Rates(found / count, in_place / count, 1000 * false / max(healthy * WINDOWS, 1))
 
 
+@pytest.mark.long
 def test_ten_percent_for_two_minutes_is_found_quickly_tried() -> None:
     rates = trials(40, 0, sigma=0.03, depth=0.1, seed=5)
     assert rates.found >= 0.95
