@@ -18,6 +18,7 @@ from nccl_inspector.analysis.replay.arrays import (
 )
 from nccl_inspector.analysis.replay.batch_size import ready_by_batch
 from nccl_inspector.analysis.replay.blocking import PAIR_ROWS_MIN, QUEUED_NS
+from nccl_inspector.analysis.replay.hidden_delays import own_with_chance
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 
@@ -72,7 +73,8 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     murky &= ~filled
     own = np.where(by_batch & order.queued, own_ready, order.gap)
     queued = order.queued & ~np.isnan(usual) & ~by_batch
-    return _carry_on(records, order, place, Gaps(own, usual), murky, queued & ~murky)
+    found = _carry_on(records, order, place, Gaps(own, usual), murky, queued & ~murky)
+    return Gaps(own_with_chance(records, order, found.own, found.usual, spot), found.usual)
 
 
 def _mostly(groups: Ints, of: Mask, good: Mask) -> Mask:

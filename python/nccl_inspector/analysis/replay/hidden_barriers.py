@@ -262,7 +262,9 @@ def fill_holes(records: Records) -> Records:
     points = _find_points(records) if len(records) else None
     if points is None or len(points.present) < 2:
         return records
-    chosen = _hidden(records, points)
+    # Between two bursts, some may have begun the second one before others have ended the first.
+    runs = records.run[np.concatenate((points.before, points.after), axis=1)]
+    chosen = _hidden(records, points) & (runs == runs[:, :1]).all(axis=1)
     if not chosen.any():
         return records
     before = points.before[chosen]

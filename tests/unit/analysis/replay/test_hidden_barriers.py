@@ -76,6 +76,25 @@ def test_a_point_where_all_wait_becomes_an_operation() -> None:
         assert found.end[rows][0] - found.begin[rows].max() <= 50_000
 
 
+def test_between_two_bursts_nobody_met_although_some_begin_the_second_one_sooner() -> None:
+    """The second one begins after step 48; of step 49 it has one operation of one pair."""
+    given = records(True)
+    kept = (given.number < 80) | (given.number >= 100)
+    kept |= (given.number == 99) & (given.comm == 1)
+    columns = {
+        name: getattr(given, name)[kept]
+        for name in ("member", "comm", "func", "size_class", "number", "peer", "bytes", "begin",
+                     "end", "queued", "joined")
+    }  # fmt: skip
+    second = (columns["number"] >= 99).astype(np.int64)
+    found = fill_holes(replace(given, **columns, piece=second, run=second))
+    hidden = found.comm == 2
+    assert hidden.sum() == RANKS * (39 + 49)
+    for run in (0, 1):
+        mine = found.run == run
+        assert found.begin[mine & hidden].min() > found.begin[mine & ~hidden].min()
+
+
 def test_it_is_there_too_while_others_wait_many_times_as_long_as_usual() -> None:
     given = records(True, last_third_ms=500)
     found = fill_holes(replace(given, piece=given.number // (STEPS // 2)))
