@@ -230,7 +230,9 @@ def expert_parallel(
         begin = now + 0.004 * paces + _LAUNCH_S
         now = np.full(ranks, begin.max() + 0.02 * (1 + 0.02 * rng.random()))
         world.append((step + 1, begin, now.copy()))
-    comms = {**inner, tuple(range(ranks)): world}
+    # One group of all is not the same communicator as the world.
+    everybody = tuple(range(ranks)) if groups > 1 else tuple(reversed(range(ranks)))
+    comms = {**inner, everybody: world}
     return StepJob(comms, float(now.max()), ranks, frozenset(inner))
 
 

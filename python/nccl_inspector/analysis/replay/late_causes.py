@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats, Mask, medians, number_rows
+from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, medians, number_rows
 from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.costs import felt_later, period_of, total_share
 from nccl_inspector.analysis.replay.culprits import (
@@ -208,14 +208,26 @@ def _is_uneven(
     late = np.maximum(excess, 0.0)
     if not between.any() or late[between].sum() < _INSIDE_MIN * late.sum():
         return False
+    # A pattern of nothing but exchanges has one place; they are told apart by their turn.
+    turn = _turns(runs.owner[mine], records.begin[rows], between)[between]
     rows, cause, excess = rows[between], cause[between], excess[between]
-    spot = number_rows(order.spot[rows], order.spot[cause])
+    spot = number_rows(order.spot[rows], order.spot[cause], turn)
     count = int(spot.max()) + 1
     longer = medians(spot, excess / np.maximum(usual[rows], 1.0), count)
     work = np.bincount(spot, usual[rows], minlength=count)
     rest = longer < _REST_LATE_MAX * longer.max()
     places = np.count_nonzero(~rest)
     return bool(places >= _PLACES_MIN and work[rest].sum() >= _REST_MIN * work.sum())
+
+
+def _turns(owner: Ints, begin: Ints, between: Mask) -> Ints:
+    """Return for each row how many rows after the last one that is not `between` it comes."""
+    in_order = np.lexsort((begin, owner))
+    new = np.append(True, np.diff(owner[in_order]) != 0) | ~between[in_order]
+    place = np.arange(len(owner))
+    found = np.empty(len(owner), np.int64)
+    found[in_order] = place - np.maximum.accumulate(np.where(new, place, 0))
+    return found
 
 
 def _mostly_rare(

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from nccl_inspector.analysis.replay import order as order_module
 from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, Cause
 from nccl_inspector.analysis.replay.judge import Judged, judge_records
 from nccl_inspector.analysis.replay.late_sets import Sort, is_late_together
@@ -123,6 +124,17 @@ def test_experts_that_have_more_to_do_are_uneven_work(ranks: tuple[int, ...]) ->
     assert found
     assert all(one.uneven for one in found)
     assert sum(one.cost_share for one in found) == pytest.approx(true, rel=0.15)
+
+
+def test_uneven_experts_are_told_also_where_all_exchanges_look_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a step of nothing else: where the step's pattern begins, nobody knows."""
+    monkeypatch.setattr(order_module, "positions", lambda records, _: np.zeros(len(records), int))
+    found = _warned(_judge(expert_parallel(16, 1, hot=Fault((6,), 1.15))))
+    assert [(one.members, one.uneven) for one in found] == [((6,), True)]
+    slow = _warned(_judge(expert_parallel(16, 1, fault=Fault((6,), 1.05))))
+    assert [(one.members, one.uneven) for one in slow] == [((6,), False)]
 
 
 @pytest.mark.parametrize(
