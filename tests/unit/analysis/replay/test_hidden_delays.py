@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 
+from nccl_inspector.analysis.replay.arrays import Floats
 from nccl_inspector.analysis.replay.hidden_delays import drawn
 
 
@@ -12,8 +13,8 @@ def test_what_is_drawn_is_distributed_as_what_was_hidden(often: float) -> None:
     """Delays of random length, of which queues of random length hide some (`often`: most)."""
     chance = np.random.default_rng(3)
     groups = chance.integers(0, 3, 60_000)
-    delays = np.exp(0.6 * chance.standard_normal(len(groups))) * (1 + groups)
-    queues = np.exp(0.6 * chance.standard_normal(len(groups))) * (1 + groups)
+    delays: Floats = np.exp(0.6 * chance.standard_normal(len(groups))) * (1 + groups)
+    queues: Floats = np.exp(0.6 * chance.standard_normal(len(groups))) * (1 + groups)
     queues *= np.where(chance.random(len(groups)) < often, 3.0, 0.1)
     hidden = delays <= queues
     found = drawn(
