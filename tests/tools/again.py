@@ -9,7 +9,6 @@ is run once more has them rewritten. The first time a failure shows its local va
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -32,17 +31,15 @@ def failed_in(cache: Path) -> list[str]:
 
 def run(words: Sequence[str]) -> tuple[int, list[str]]:
     """Run them; pytest's exit status, and which tests failed once and not twice."""
-    # Each of hundreds of children would compile every module of the product anew.
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory(prefix="nccl-inspector-pytest-") as name:
         argv = [sys.executable, "-m", "pytest", "-o", f"cache_dir={name}", *words]
-        status = subprocess.run([*argv, *FIRST], env=own, check=False).returncode
+        status = subprocess.run([*argv, *FIRST], check=False).returncode
         first = failed_in(Path(name))
         if status != FAILED or not 0 < len(first) <= MOST:
             return status, []
         print(f"== once more: {', '.join(first)}", flush=True)
         argv += ["--last-failed", "--last-failed-no-failures=none"]
-        status = subprocess.run(argv, env=own, check=False).returncode
+        status = subprocess.run(argv, check=False).returncode
         return status, sorted({*first} - {*failed_in(Path(name))})
 
 

@@ -15,15 +15,11 @@ def binomial_tail(count: int, trials: int, share: float) -> float:
         return 1.0
     if count > trials or share <= 0:
         return 0.0
-    term = lgamma(trials + 1) - lgamma(count + 1) - lgamma(trials - count + 1)
-    term += count * log(share) + (trials - count) * log1p(-share)
-    odds = log(share) - log1p(-share)
     found = 0.0
     for each in range(count, trials + 1):
-        value = exp(min(term, 0.0))
+        ways = lgamma(trials + 1) - lgamma(each + 1) - lgamma(trials - each + 1)
+        value = exp(ways + each * log(share) + (trials - each) * log1p(-share))
         found += value
         if each > trials * share and value <= _LAST * found:
             break  # from the mean on, each term is smaller than the one before
-        if each < trials:
-            term += log((trials - each) / (each + 1)) + odds
     return min(found, 1.0)

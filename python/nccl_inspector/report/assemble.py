@@ -91,7 +91,7 @@ from nccl_inspector.report.launcher import (
     first_end,
     how_they_ended,
     killed_words,
-    lacks_memory,
+    lacked_memory,
     tell_launchers,
 )
 from nccl_inspector.report.nccl_words import explain_failure, tell_words
@@ -353,15 +353,17 @@ def _how_ended(
     lines = None if loaded.head.restart else given.launchers
     job_ids = {one.head.job_id for one in loaded.summaries}
     found = {}
+    explained = set()
     if lines:
-        found = {
-            at: killed_words(one, lines, job_ids, placed[at][1].facts.step)
-            for at, one in how_they_ended(lines, placed).items()
-        }
+        for at, told in how_they_ended(lines, placed).items():
+            step = placed[at][1].facts.step
+            found[at] = killed_words(told, lines, job_ids, step)
+            if found[at] and lacked_memory(told, lines, job_ids, step):
+                explained.add(at)
     for one in seen:
         if one.who is None:
             continue
-        if one.end.signal == SIGKILL and lacks_memory(found.get(one.who, "")):
+        if one.end.signal == SIGKILL and one.who in explained:
             continue  # slurmstepd's record has the signal, and not what sent it
         is_first = first is not None and one.who == first.who
         words = one.end.words if is_first or one.by_itself else ""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import INFO, LOW, Finding
-from nccl_inspector.model.exit_words import OOM_WORDS, SIGKILL, SIGTERM, signal_of
+from nccl_inspector.model.exit_words import OUT_OF_MEMORY, SIGKILL, SIGTERM, signal_of
 from nccl_inspector.model.hostlist import expand
 from nccl_inspector.model.process import COMM_FOLDED, Process
 from nccl_inspector.model.wording import cut_list, number
@@ -20,7 +20,6 @@ from nccl_inspector.nccl_log.launcher_lines import SRUN, LauncherEnd, LauncherLi
 from nccl_inspector.slurm.values import id_set
 
 _SHOWN = 4
-_COUNTED = "SIGKILL; Slurm counted kills for lack of memory in step"
 
 
 def _short(host: str) -> str:
@@ -75,6 +74,15 @@ def how_they_ended(
     return found
 
 
+def lacked_memory(
+    one: LauncherEnd, lines: LauncherLines, job_ids: Collection[int], step: int | None
+) -> bool:
+    """Tell whether a process was killed for lack of memory: its line says so, or its step's."""
+    steps = {f"{job_id}.{_named(step)}" for job_id in job_ids}
+    of = signal_of(one.code, one.signal)
+    return of == OUT_OF_MEMORY or (of == SIGKILL and not steps.isdisjoint(lines.out_of_memory))
+
+
 def killed_words(
     one: LauncherEnd, lines: LauncherLines, job_ids: Collection[int], step: int | None
 ) -> str:
@@ -85,15 +93,13 @@ def killed_words(
     of = signal_of(one.code, one.signal)
     if one.by_slurm or of == SIGTERM:
         return ""
-    named = "batch" if step is None else str(step)
-    if of == SIGKILL and {f"{job_id}.{named}" for job_id in job_ids} & {*lines.out_of_memory}:
-        return f"{_COUNTED} {named}"
+    if of == SIGKILL and lacked_memory(one, lines, job_ids, step):
+        return f"SIGKILL; Slurm counted kills for lack of memory in step {_named(step)}"
     return one.words
 
 
-def lacks_memory(words: str) -> bool:
-    """Tell whether the words of `killed_words` say why a SIGKILL came: for lack of memory."""
-    return words == OOM_WORDS or words.startswith(_COUNTED)
+def _named(step: int | None) -> str:
+    return "batch" if step is None else str(step)
 
 
 # As a finding.

@@ -5,13 +5,14 @@ import re
 import pytest
 
 from tests.sandbox import JOB_USER, Cluster, wait_until
+from tests.support.marks import long_but
 from tests.support.sandbox import jobs
 from tests.support.sandbox.checks import raw_files
 
 ENVIRONMENT = "env | grep ^NCCL_ | sort"
 SHORT = ("--steps", "3", *jobs.QUICK)
 # What is refused or taken in one place of the plugin, however it was said, is a short test once.
-ONE_SHORT = ["prom", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("report", "off"))]
+ONE_SHORT = long_but({"prom"}, ["prom", "report", "off"])
 
 
 def mode(text: str) -> str:

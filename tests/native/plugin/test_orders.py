@@ -15,15 +15,14 @@ from nccl_inspector.box.reader import read_box
 from nccl_inspector.box.sample_reader import add_samples
 from nccl_inspector.model.operation_label import LABEL_KINDS
 from nccl_inspector.model.process import DROP_REASONS, FUNCS, Process
+from tests.support.marks import long_but
 from tests.support.repository import BUILD
 from tests.support.scripted_nccl import OURS
 
 ORDERS = BUILD / "player" / "orders"
 ALL = pytest.mark.parametrize("api", [4, 5, 6, 7])
 # What waits for seconds, by the newest.
-ENDS = pytest.mark.parametrize(
-    "api", [*(pytest.param(api, marks=pytest.mark.long) for api in (4, 5, 6)), 7]
-)
+ENDS = pytest.mark.parametrize("api", long_but({7}, [4, 5, 6, 7]))
 
 
 @pytest.fixture
@@ -73,9 +72,7 @@ def dropped(process: Process) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize(
-    "api", [*(pytest.param(api, marks=pytest.mark.long) for api in (4, 5, 6)), 7]
-)
+@ENDS
 def test_what_collnet_runs_has_times_though_no_channels_are_announced(
     played: Played, api: int
 ) -> None:

@@ -5,7 +5,7 @@ The jobs are those of tests/support/hanging_jobs.py; promtool evaluates the rule
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
@@ -14,6 +14,7 @@ import pytest
 from nccl_inspector.monitoring.site import make_site
 from tests.support.federated_rules import federated_rules, spread
 from tests.support.hanging_jobs import LAYOUTS, HangingJob, How, PausingJob
+from tests.support.marks import long_but
 from tests.support.promtool import Expected, Series, failures_of, rules_of, texts_of_alert
 
 OWN = {"cluster": "c", "slurm_job_id": "7"}
@@ -61,12 +62,7 @@ SHORT = (
 )
 
 
-def some(names: Iterable[str], short: Collection[str]) -> list[object]:
-    """Those that are not among the short ones are long tests."""
-    return [pytest.param(name, marks=[] if name in short else [pytest.mark.long]) for name in names]
-
-
-@pytest.mark.parametrize("layout", some(LAYOUTS, SHORT))
+@pytest.mark.parametrize("layout", long_but(SHORT, LAYOUTS))
 def test_within_three_minutes_one_alert_names_who_called_nothing(
     tmp_path: Path, layout: str
 ) -> None:
@@ -80,7 +76,7 @@ def test_within_three_minutes_one_alert_names_who_called_nothing(
 
 
 @pytest.mark.parametrize(
-    "layout", some(["8 replicas", "4 stages", "8 experts x 4 data"], ("4 stages",))
+    "layout", long_but(["4 stages"], ["8 replicas", "4 stages", "8 experts x 4 data"])
 )
 def test_a_dead_process_is_named_though_its_series_are_gone(tmp_path: Path, layout: str) -> None:
     job = hanging(layout, How.DIES)
@@ -99,7 +95,7 @@ def test_who_called_it_and_whose_gpu_did_not_begin_it_is_said_to_have_called(
     assert "but its GPU has not begun it" in said
 
 
-@pytest.mark.parametrize("layout", some(["8 replicas", "8 tensor x 4 data"], ("8 replicas",)))
+@pytest.mark.parametrize("layout", long_but(["8 replicas"], ["8 replicas", "8 tensor x 4 data"]))
 def test_where_all_called_it_nobody_is_named(tmp_path: Path, layout: str) -> None:
     said = fired(tmp_path, hanging(layout, How.NETWORK))
     assert named(said) == set()
@@ -168,7 +164,7 @@ QUIET = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", some(QUIET, ("checkpoints of 70 s",)))
+@pytest.mark.parametrize("case", long_but(["checkpoints of 70 s"], QUIET))
 def test_a_job_that_does_not_hang_is_quiet(tmp_path: Path, case: str) -> None:
     ever = f"count(present_over_time({FIRING}[{HOUR_S}s]))"
     assert complaints(tmp_path, QUIET[case], [Expected(59, ever, [])]) == []
@@ -205,7 +201,7 @@ def test_a_job_with_only_sends_and_recvs_hangs_by_its_own_pauses(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "layout", some(["8 tensor x 4 data", "4 x 8 shards"], ("8 tensor x 4 data",))
+    "layout", long_but(["8 tensor x 4 data"], ["8 tensor x 4 data", "4 x 8 shards"])
 )
 def test_a_server_above_shards_names_who_called_nothing_too(tmp_path: Path, layout: str) -> None:
     job = hanging(layout)

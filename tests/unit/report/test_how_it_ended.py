@@ -30,6 +30,7 @@ from nccl_inspector.report.job_context import JobContext
 from nccl_inspector.slurm.job_record import JobRecord
 from nccl_inspector.summary.attempts import Loaded
 from tests.support.boxes import NOW_NS, fixed_chance
+from tests.support.marks import long_but
 from tests.support.synthetic.jobs import through_summaries
 from tests.unit.report.hung_jobs import LARGE, ONSET_NS, PROGRAMS, End, data_parallel, ended, ring
 
@@ -159,8 +160,7 @@ def assert_agrees(card: Card) -> None:
     assert read_comment(make_comment(card)).status == verdict.status
 
 
-_SHORT = {"data parallel", "ring", "tensor and data parallel", "long pipeline"}
-KINDS = [pytest.param(one, marks=[] if one in _SHORT else [pytest.mark.long]) for one in PROGRAMS]
+KINDS = long_but({"data parallel", "ring", "tensor and data parallel", "long pipeline"}, PROGRAMS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -81,26 +81,26 @@ def drawn(groups: Ints, values: Floats, hidden: Ints, most: Floats, chance: Floa
     is_seen = np.arange(len(group)) < len(groups)
     order = np.lexsort((~is_seen, -value, group))  # the largest value of a group first
     group, is_seen = group[order], is_seen[order]
-    first = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
-    size = np.diff(np.append(first, len(group)))
-    begin = np.repeat(first, size)
-    left = np.repeat(first + size, size) - np.arange(len(group))  # values that are no larger
+    new = np.append(True, group[1:] != group[:-1])
+    number, first = np.cumsum(new) - 1, np.flatnonzero(new)
+    begin, end = first[number], np.append(first[1:], len(group))[number]
+    left = end - np.arange(len(group))  # values that are no larger
     with np.errstate(divide="ignore"):
         steps = np.where(is_seen, np.maximum(np.log1p(-1.0 / left), _LEAST), 0.0)
+        below = np.maximum(np.log(chance), _LEAST)
     # Logarithm of the share of values that are smaller than each one.
     total = np.cumsum(steps)
     smaller = total - np.where(begin > 0, total[begin - 1], 0.0)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     asked = place[len(groups) :]
-    wanted = smaller[asked] + np.maximum(np.log(np.maximum(chance, 1e-300)), _LEAST)
+    wanted = smaller[asked] + below
     # The first one, from the largest down, of which no larger share is smaller.
     at = np.flatnonzero(is_seen)
-    number = np.cumsum(np.append(True, group[1:] != group[:-1])) - 1
     first_at = np.searchsorted(_APART * number[at] - smaller[at], _APART * number[asked] - wanted)
     one = at[np.minimum(first_at, len(at) - 1)]
     # Below the smallest one that was seen, nothing is known: it is taken, if that is not more.
-    lowest = np.minimum(value[order[(first + size - 1)[number[asked]]]], 0.0)
+    lowest = np.minimum(value[order[end[asked] - 1]], 0.0)
     inside = (first_at < len(at)) & (group[one] == group[asked])
     found: Floats = np.where(inside, value[order[one]], lowest)
     return found

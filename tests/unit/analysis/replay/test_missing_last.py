@@ -8,6 +8,7 @@ import pytest
 from nccl_inspector.analysis.replay.missing_last import MOST, missing_last_share
 from nccl_inspector.analysis.replay.order import find_order
 from nccl_inspector.analysis.replay.records import gather
+from tests.support.marks import long_but
 from tests.support.step_jobs import Fault, data_parallel
 
 _GONE = range(4, 8)  # the ranks of the second node
@@ -20,7 +21,7 @@ def share(fault: Fault, seed: int = 1, gone: Collection[int] = _GONE) -> float:
     return missing_last_share(records, find_order(records))
 
 
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))]
+SEEDS = long_but({1}, [1, 2, 3])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
