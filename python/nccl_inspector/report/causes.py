@@ -136,7 +136,7 @@ def _kind(
     cause: Cause, judged: Judged, view: JobView, slow: SlowHardware
 ) -> tuple[str, LateCalls | None]:
     """Return what made a process late: host, gpu or unknown; and its calls if they decide it."""
-    calls = judged.late_calls(cause)
+    calls = judged.late_calls(cause, lambda one: view.processes[one][1].samples)
     member = cause.members[0]
     by_counters = slow.kind_of(view.processes[member][0], view.gpus[member])
     if calls is None or calls.kind == UNKNOWN:

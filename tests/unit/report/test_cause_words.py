@@ -41,7 +41,7 @@ class Told(Judged):
 
     calls: LateCalls | None = None
 
-    def late_calls(self, _: Cause) -> LateCalls | None:
+    def late_calls(self, _cause: Cause, _samples: object) -> LateCalls | None:
         """Return the same for all."""
         return type(self).calls
 

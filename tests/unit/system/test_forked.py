@@ -5,18 +5,16 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from nccl_inspector.report import assemble as build
-from nccl_inspector.report.over_time import OverTime
-from nccl_inspector.summary.attempts import Loaded
+from nccl_inspector.summary.attempts import load_summaries
 from nccl_inspector.system.forked import Forked
-from tests.support.boxes import MS
+from tests.bench.card import JOB, MANY, write_job
 from tests.support.processes import nothing_left
 from tests.support.standin import until
-from tests.support.synthetic.jobs import flat_job, through_summaries
 
 OWN = os.getpid()
 Found = TypeVar("Found")
@@ -106,20 +104,24 @@ def test_with_one_processor_or_little_to_do_there_is_no_child(
     assert done(os.getpid) == OWN
 
 
-def test_a_large_jobs_card_is_the_same_whoever_looked_at_its_time_lines(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_large_jobs_card_is_the_same_from_children_and_nothing_is_done_twice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    job = flat_job(3, {5: 40.0 * MS}, ops=1200, ranks=8)
-    loaded = Loaded(tuple(through_summaries(job.processes())), (0,), ())
+    write_job(tmp_path / "reports", 2, MANY, counted=False)
+    loaded = load_summaries(JOB, tmp_path / "reports", None)
     alone = build.build_card(loaded)
     assert alone.timeline.series
+    assert alone.stragglers
 
-    def in_a_child(*given: object) -> OverTime:
-        assert os.getpid() != OWN
-        return look(*given)  # type: ignore[arg-type]  # as they are given
+    def only_in_a_child(work: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(*given: object) -> Any:
+            assert os.getpid() != OWN
+            return work(*given)
 
-    look = build._over_time
-    monkeypatch.setattr(build, "_over_time", in_a_child)
+        return checked
+
+    for name in ("_judge_samples", "_over_time"):
+        monkeypatch.setattr(build, name, only_in_a_child(getattr(build, name)))
     monkeypatch.setattr(build, "_MANY_PROCESSES", 1)
     assert build.build_card(loaded, second_process=True) == alone
     with pytest.raises(AssertionError):

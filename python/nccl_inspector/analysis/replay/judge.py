@@ -7,7 +7,7 @@ so that no second counts twice.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,7 +63,7 @@ class Judged:
     looked: int = 0  # processes whose records were read
     refused: Mapping[str, int] = field(default_factory=dict)  # unreadable ones, by reason
     usual: Floats | None = None  # the gaps of all rows at their peers' pace
-    samples: Mapping[int, Samples] = field(default_factory=dict)  # that were read, by process
+    members: tuple[int, ...] = ()  # the processes whose records were read
     proves: bool = False  # what was found holds, although a fault of missing ranks would not show
     missing_last: float = 0.0  # share of operations in which a rank without records came last
 
@@ -85,14 +85,20 @@ class Judged:
         cost, error, _ = saved_share(ask_transfers(self.replay, [factor], self.faster), 0)
         return cost, error
 
-    def late_calls(self, cause: Cause) -> LateCalls | None:
-        """Return when the late processes of a cause called; None: not known."""
+    def late_calls(
+        self, cause: Cause, samples: Callable[[int], Samples | None]
+    ) -> LateCalls | None:
+        """Return when the late processes of a cause called; None: not known.
+
+        `samples` returns those of a process.
+        """
         if self.records is None or self.order is None or self.usual is None:
             return None
         found = judge_calls(self.records, self.order, self.usual, cause.members, cause.late_ns)
         if found is None or found.kind == UNKNOWN:
             hidden = hidden_share(self.records, self.order, self.usual, cause.members)
-            stops = judge_stops(self.samples, cause.members, cause.late_ns, hidden)
+            read = {one: own for one in self.members if (own := samples(one)) is not None}
+            stops = judge_stops(read, cause.members, cause.late_ns, hidden)
             found = stops or found
         return found
 
@@ -193,7 +199,7 @@ def judge_records(
         looked,
         dict(refused),
         usual,
-        {one.member: one.samples for one in sources},
+        tuple(one.member for one in sources),
         proves,
         missing_last_share(records, order),
     )

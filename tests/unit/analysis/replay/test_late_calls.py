@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Host or GPU: when late operations were called."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from nccl_inspector.model.process import (
     SAMPLE_AT_LEAST,
     SAMPLE_WITHIN_SHIFT,
     SampleKind,
+    Samples,
 )
 from nccl_inspector.model.sample_columns import AT_LEAST_NS, SampleColumns
 from tests.support.step_jobs import START_NS, Recorded
@@ -91,10 +92,15 @@ def judged(sources: Sequence[RecordSource]) -> tuple[Judged, Cause]:
     return found, cause
 
 
+def by_process(sources: Sequence[RecordSource]) -> Callable[[int], Samples]:
+    """Return what returns the samples of a process."""
+    return {one.member: one.samples for one in sources}.__getitem__
+
+
 def calls(sources: Sequence[RecordSource]) -> LateCalls:
     """Return what is said about the late rank's calls."""
     found, cause = judged(sources)
-    told = found.late_calls(cause)
+    told = found.late_calls(cause, by_process(sources))
     assert told is not None
     return told
 
@@ -124,8 +130,9 @@ def test_where_each_host_waits_for_its_gpu_before_it_calls_neither_is_told(
 
 
 def test_a_job_whose_calls_are_not_timed_tells_neither() -> None:
-    found, cause = judged(job(host_s=0.01, timed_every=1_000_000))
-    assert found.late_calls(cause) is None
+    sources = job(host_s=0.01, timed_every=1_000_000)
+    found, cause = judged(sources)
+    assert found.late_calls(cause, by_process(sources)) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from nccl_inspector.analysis.replay import process_choice
 from nccl_inspector.analysis.replay.process_choice import choose
 from nccl_inspector.model.card import DEGRADED
 from nccl_inspector.model.process import Process
-from nccl_inspector.report import assemble as build
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.summary.attempts import Loaded, load_summaries
 from nccl_inspector.summary.samples import PackedSamples
@@ -97,15 +96,6 @@ def test_what_all_records_cost_is_about_what_some_say(
     some = build_card(loaded)
     assert every.verdict.cost_share == pytest.approx(some.verdict.cost_share, rel=0.25)
     assert not [one for one in every.data_quality.gaps if "operation by operation" in one.words]
-
-
-@pytest.mark.long
-def test_children_find_what_one_process_does(
-    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = build_card(loaded)
-    monkeypatch.setattr(build, "_MANY_PROCESSES", 1)
-    assert build_card(loaded, second_process=True) == alone
 
 
 @pytest.mark.parametrize("torn", ["facts", "columns", "unions"])
