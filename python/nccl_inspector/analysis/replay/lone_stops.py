@@ -11,17 +11,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nccl_inspector.analysis.chance import binomial_tail
+from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask
 from nccl_inspector.analysis.replay.cause import LATE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.costs import WHOLE
 from nccl_inspector.analysis.replay.culprits import LONG_SHARE
 from nccl_inspector.analysis.replay.late_sets import LateSet, Sort
-from nccl_inspector.analysis.slow_times.line_columns import Floats
 from nccl_inspector.analysis.slow_times.union_windows import UnionWindows, on_grid
 from nccl_inspector.model.process import NS_PER_S
 from nccl_inspector.summary.unpacked_samples import UnionColumns
@@ -204,35 +203,50 @@ def _of_part(
     within: tuple[int, int],
     outside: Floats,
     inside: Floats,
-    who: NDArray[Any],
+    who: Ints,
     nodes: Sequence[str],
 ) -> list[LoneStops]:
     common = np.quantile(outside, _COMMON, axis=0, method="lower")
     of_rows = partial(
         _Candidate, outside=outside, common=common, within=within, window_s=windows.window_s
     )
-    singles = [of_rows([row]) for row in range(len(who))]
+    singles = _Sort([of_rows([row]) for row in range(len(who))])
     by_node: dict[str, list[int]] = defaultdict(list)
     for row, node in enumerate(nodes):
         by_node[node].append(row)
-    groups = [of_rows(rows) for rows in by_node.values() if len(rows) > 1]
+    groups = _Sort([of_rows(rows) for rows in by_node.values() if len(rows) > 1])
     found, of_node = [], set()
-    for one in groups if len(groups) > 1 else ():
+    for one in groups.candidates:
         stops = _told(windows, one, groups, inside)
-        worst_s = max(singles[row].sum_s for row in one.rows)
+        worst_s = max(singles.candidates[row].sum_s for row in one.rows)
         if stops and one.sum_s >= _NODE_SHARE * worst_s:
             members = tuple(who[one.rows].tolist())
             found.append(LoneStops(members, nodes[one.rows[0]], stops))
             of_node.update(one.rows)
-    for one in singles:
+    for one in singles.candidates:
         stops = _told(windows, one, singles, inside) if one.rows[0] not in of_node else ()
         if stops:
             found.append(LoneStops((int(who[one.rows[0]]),), "", stops))
     return found
 
 
+class _Times(NamedTuple):
+    """Times in which somebody was late: first and last window of each, and the seconds."""
+
+    first: Ints
+    last: Ints
+    length_s: Floats
+
+    def of(self, which: Mask) -> "_Times":
+        return _Times(self.first[which], self.last[which], self.length_s[which])
+
+    def dense(self, window_s: int) -> Mask:
+        windows = self.last - self.first + 1
+        return np.asarray(windows <= _DENSE * self.length_s / window_s + _AT_ENDS)
+
+
 class _Candidate:
-    """A process or a node, by rows of the tables, and when it was late: window, window, seconds."""
+    """A process or a node, by rows of the tables, and when it was late."""
 
     def __init__(
         self, rows: list[int], outside: Floats, common: Floats, within: tuple[int, int],
@@ -241,57 +255,73 @@ class _Candidate:
         first, last = within
         self.rows = rows
         # What most of them have in common.
-        own = np.median(outside[rows], axis=0)
+        own = np.median(outside[rows], axis=0) if len(rows) > 1 else outside[rows[0]]
         late = own - common
         late[:first] = late[last:] = 0.0
         self.windows = len(late)
         # What is spread thinly is no stop to be told, but others have it, too: it is how long
         # somebody may be late in a row by chance.
-        times = [one for one in _times(late, own, window_s) if one[2] >= _SHORT * window_s]
-        self.lengths = np.array([length for *_, length in times])
-        self.stops = [one for one in times if _is_dense(one, window_s)]
+        times = _times(late, own, window_s)
+        times = times.of(times.length_s >= _SHORT * window_s)
+        self.lengths = times.length_s
+        self.stops = times.of(times.dense(window_s))
 
     @property
     def longest_s(self) -> float:
-        return max((length for *_, length in self.stops), default=0.0)
+        return float(self.stops.length_s.max(initial=0.0))
 
     @property
     def sum_s(self) -> float:
-        return sum(length for *_, length in self.stops)
+        return float(self.stops.length_s.sum())
 
 
-def _told(
-    windows: UnionWindows, one: _Candidate, sort: Sequence[_Candidate], inside: Floats
-) -> tuple[Stop, ...]:
+class _Sort:
+    """Candidates that are compared with each other: all processes or all nodes."""
+
+    def __init__(self, candidates: Sequence[_Candidate]) -> None:
+        self.candidates = candidates
+        self._longest = np.array([one.lengths.max(initial=0.0) for one in candidates])
+        self._lengths = np.sort(np.concatenate([np.empty(0), *(one.lengths for one in candidates)]))
+
+    def usual_s(self, one: _Candidate) -> float:
+        """Return how long most of the others were late at most."""
+        others = [other is not one for other in self.candidates]
+        return float(np.quantile(self._longest[others], _OTHERS))
+
+    def longer(self, one: _Candidate, length_s: float) -> int:
+        """Return how many times the others were late for so long."""
+        every = len(self._lengths) - int(np.searchsorted(self._lengths, length_s))
+        return every - int((one.lengths >= length_s).sum())
+
+
+def _told(windows: UnionWindows, one: _Candidate, sort: _Sort, inside: Floats) -> tuple[Stop, ...]:
     """Return the stops of one of a sort (processes or nodes) that are not chance."""
-    others = [other for other in sort if other is not one]
+    count, stops = len(sort.candidates), one.stops
     # What comes in most windows is no stop.
-    if not one.stops or not others or len(one.stops) > _RARE * one.windows:
+    if not len(stops.first) or count < 2 or len(stops.first) > _RARE * one.windows:
         return ()
-    usual_s = float(
-        np.quantile([float(other.lengths.max(initial=0.0)) for other in others], _OTHERS)
-    )
-    least_s = _TIMES * usual_s
+    least_s = _TIMES * sort.usual_s(one)
     long_s = LONG_SHARE * one.longest_s
-    mine = sum(length >= long_s for *_, length in one.stops)
-    every = mine + sum(int((other.lengths >= long_s).sum()) for other in others)
-    if min(1.0, len(sort) * binomial_tail(mine, every, 1 / len(sort))) <= _CHANCE_MAX:
+    mine = int((stops.length_s >= long_s).sum())
+    every = mine + sort.longer(one, long_s)
+    if min(1.0, count * binomial_tail(mine, every, 1 / count)) <= _CHANCE_MAX:
         least_s = 0.0
     rest = np.ones(len(inside), dtype=bool)
     rest[one.rows] = False
-    waited = np.maximum(np.median(inside[rest], axis=0), 0.0)
     found = []
-    for first, last, length_s in one.stops:
+    for first, last, length_s in zip(*stops.of(stops.length_s >= least_s), strict=True):
         # The windows next to it may have some of the waiting.
-        lost_s = min(length_s, float(waited[max(first - 1, 0) : last + 2].sum()))
-        if length_s >= least_s and lost_s > 0:
-            at_s = windows.start_s + first * windows.window_s
-            found.append(Stop(at_s, at_s + (last - first + 1) * windows.window_s, lost_s))
+        waited = np.median(inside[rest, max(first - 1, 0) : last + 2], axis=0)
+        lost_s = min(float(length_s), float(np.maximum(waited, 0.0).sum()))
+        if lost_s > 0:
+            at_s = windows.start_s + int(first) * windows.window_s
+            end_s = at_s + int(last - first + 1) * windows.window_s
+            found.append(Stop(at_s, end_s, lost_s))
     return tuple(found)
 
 
-def _times(late: Floats, own: Floats, window_s: int) -> list[tuple[int, int, float]]:
-    """Return first and last window of each time in which somebody was late, and the seconds.
+def _times(late: Floats, own: Floats, window_s: int) -> _Times:
+    """Return when somebody was late, in order.
 
     An operation that began in the window before counts in the window in which it ended, so the
     windows on both sides belong to it. `late`: for how much longer than the others it was outside
@@ -299,28 +329,26 @@ def _times(late: Floats, own: Floats, window_s: int) -> list[tuple[int, int, flo
     operation some go on with work that they would otherwise do outside.
     """
     at = np.flatnonzero(late >= _LEAST * window_s)
-    found = []
-    for some in _split(at, 2):
-        whole = _time(some, late, own)
-        parts = [_time(part, late, own) for part in _split(some, 1)]
-        # Stops that follow each other closely are counted one by one.
-        stops = any(_is_dense(one, window_s) for one in parts)
-        found += parts if stops and not _is_dense(whole, window_s) else [whole]
-    return found
+    sums = np.cumsum([np.append(0.0, late), np.append(0.0, own)], axis=1)
+    whole, parts = _in_a_row(at, 2, sums), _in_a_row(at, 1, sums)
+    of_whole = np.searchsorted(whole.first, parts.first, side="right") - 1
+    # Stops that follow each other closely are counted one by one.
+    has_stops = np.bincount(of_whole[parts.dense(window_s)], minlength=len(whole.first)) > 0
+    split = has_stops & ~whole.dense(window_s)
+    some, more = whole.of(~split), parts.of(split[of_whole])
+    first = np.append(some.first, more.first)
+    order = np.argsort(first)
+    last, length_s = np.append(some.last, more.last), np.append(some.length_s, more.length_s)
+    return _Times(first[order], last[order], length_s[order])
 
 
-def _split(at: NDArray[Any], apart: int) -> list[NDArray[Any]]:
-    """Return windows in groups, between which more than so many windows lie."""
-    return np.split(at, np.flatnonzero(np.diff(at) > apart) + 1) if len(at) else []
+def _in_a_row(at: Ints, apart: int, sums: Floats) -> _Times:
+    """Return windows in groups, between which more than so many windows lie.
 
-
-def _time(some: NDArray[Any], late: Floats, own: Floats) -> tuple[int, int, float]:
-    """Return first and last of some windows, and for how long somebody was late around them."""
-    first, last = int(some[0]), int(some[-1])
-    around = slice(max(first - 1, 0), last + 2)
-    return first, last, min(float(late[around].sum()), float(own[around].sum()))
-
-
-def _is_dense(stop: tuple[int, int, float], window_s: int) -> bool:
-    first, last, length_s = stop
-    return last - first + 1 <= _DENSE * length_s / window_s + _AT_ENDS
+    `sums`: of how long somebody was late, each from the first window on.
+    """
+    breaks = np.flatnonzero(np.diff(at) > apart)
+    first = at[np.append(0, breaks + 1)] if len(at) else at
+    last = at[np.append(breaks, len(at) - 1)] if len(at) else at
+    begin, end = np.maximum(first - 1, 0), np.minimum(last + 2, sums.shape[1] - 1)
+    return _Times(first, last, (sums[:, end] - sums[:, begin]).min(axis=0))
