@@ -45,8 +45,11 @@ class Places:
         self._ports: dict[tuple[str, str], Entity] = {}
         self._ranks: dict[str, Entity] = {}
         for node, found in counters.items():
-            for device in found.devices if found else ():
-                self._add_device(node, device)
+            for one in found.of_kind("gpu") if found else ():
+                self._add_gpu(node, one.name, _fact(one, "uuid"), _fact(one, "pci"))
+            for port in found.of_kind("port") if found else ():
+                name = f"{node} {port.name}"
+                self._ports[node, port.name] = Entity("port", name, node=node, port=port.name)
         for (node, process), name in zip(processes, names, strict=True):
             for gpu in process.gpus:
                 self._add_gpu(node, gpu.label, gpu.uuid, pci_address(gpu.pci_bus_id))
@@ -62,13 +65,6 @@ class Places:
             gpu_uuid=(known.gpu_uuid if known else "") or uuid,
             pci_bus_id=(known.pci_bus_id if known else "") or pci,
         )  # fmt: skip
-
-    def _add_device(self, node: str, device: DeviceCounters) -> None:
-        if device.kind == "gpu":
-            self._add_gpu(node, device.name, _fact(device, "uuid"), _fact(device, "pci"))
-        elif device.kind == "port":
-            name = f"{node} {device.name}"
-            self._ports[node, device.name] = Entity("port", name, node=node, port=device.name)
 
     def _rank(self, node: str, process: Process, name: str) -> Entity:
         gpu = gpu_of(process)

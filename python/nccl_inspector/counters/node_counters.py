@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the counters of a node did while a job ran, as the report gets it, and its JSON form."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 
-from nccl_inspector.system.checked_json import TIME_S_MAX, Checks
+from nccl_inspector.system.checked_json import ROWS_MAX, TIME_S_MAX, Checks
 
 _COLUMNS_MAX = 256  # of a table; three times as many as any kind of device has
 _WORD_MAX = 1 << 80  # 64-bit counters, and room for sums of them
@@ -52,8 +52,9 @@ _risen_of: Callable[[tuple[int, int, int]], Risen] = partial(tuple.__new__, Rise
 _count_of: Callable[[tuple[int, tuple[str, ...], tuple[Risen, ...]]], Count] = partial(
     tuple.__new__, Count
 )
-
-_NOTHING = [Count(0)]
+_NOTHING = Count(0)
+_ZEROS = [0]
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,124 @@ class DeviceCounters:
     counts: Mapping[str, Count]
     levels: Mapping[str, Level]
     facts: Mapping[str, tuple[Change, ...]]  # the first value and each change
+
+
+class DeviceTable(Sequence[DeviceCounters]):
+    """Devices of one kind that have the same counters, levels and facts, column by column.
+
+    A large job has a hundred thousand devices, most of them links with nothing to tell, so a device
+    is made when it is looked at. A column has a value for each device, or a single one that all
+    have; of a count with nothing but a total, the total.
+    """
+
+    __slots__ = ("_made", "counts", "facts", "kind", "levels", "names")
+
+    def __init__(
+        self,
+        kind: str,
+        names: Sequence[str],
+        counts: Mapping[str, Sequence[Count | int]],
+        levels: Mapping[str, Sequence[Level]],
+        facts: Mapping[str, Sequence[tuple[Change, ...]]],
+    ) -> None:
+        """Take columns that fit the names."""
+        self.kind, self.names = kind, names
+        self.counts, self.levels, self.facts = counts, levels, facts
+        self._made: dict[int, DeviceCounters] = {}
+
+    @classmethod
+    def of(cls, device: DeviceCounters) -> "DeviceTable":
+        """Return the table of a single device."""
+        return cls(
+            device.kind,
+            [device.name],
+            {name: [one] for name, one in device.counts.items()},
+            {name: [one] for name, one in device.levels.items()},
+            {name: [one] for name, one in device.facts.items()},
+        )
+
+    def __len__(self) -> int:
+        """Return the number of devices."""
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, place: int) -> DeviceCounters: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[DeviceCounters, ...]: ...
+    def __getitem__(self, place: int | slice) -> DeviceCounters | tuple[DeviceCounters, ...]:
+        """Return one device, or a tuple of devices."""
+        if isinstance(place, slice):
+            return tuple(self[at] for at in range(*place.indices(len(self))))
+        found = self._made.get(place)
+        if found is None:
+            at = range(len(self))[place]
+            found = self._made[place] = DeviceCounters(
+                self.kind,
+                self.names[at],
+                {name: _count(_at(column, at)) for name, column in self.counts.items()},
+                {name: _at(column, at) for name, column in self.levels.items()},
+                {name: _at(column, at) for name, column in self.facts.items()},
+            )
+        return found
+
+    def risen(self, name: str) -> Iterator[tuple[int, Count]]:
+        """Yield place and count of each device whose counter rose, or has flags."""
+        column = self.counts[name]
+        values = repeat(column[0], len(self)) if len(column) == 1 else column
+        for place, value in enumerate(values):
+            if value and (count := _count(value)) != _NOTHING:
+                yield place, count
+
+    @property
+    def alike(self) -> bool:
+        """Whether all devices have the same levels and facts."""
+        return all(len(one) == 1 for one in (*self.levels.values(), *self.facts.values()))
+
+
+def _at(column: Sequence[_Value], place: int) -> _Value:
+    return column[0] if len(column) == 1 else column[place]
+
+
+def _count(value: Count | int) -> Count:
+    return _count_of((value, (), ())) if isinstance(value, int) else value
+
+
+class Devices(Sequence[DeviceCounters]):
+    """The devices of tables; equals a tuple of them."""
+
+    __slots__ = ("tables",)
+
+    def __init__(self, tables: Sequence[DeviceTable]) -> None:
+        """Take the tables, in order."""
+        self.tables = tables
+
+    def __len__(self) -> int:
+        """Return the number of devices."""
+        return sum(map(len, self.tables))
+
+    def __iter__(self) -> Iterator[DeviceCounters]:
+        """Yield the devices."""
+        return chain.from_iterable(self.tables)
+
+    @overload
+    def __getitem__(self, place: int) -> DeviceCounters: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[DeviceCounters, ...]: ...
+    def __getitem__(self, place: int | slice) -> DeviceCounters | tuple[DeviceCounters, ...]:
+        """Return one device, or a tuple of devices."""
+        return tuple(self)[place]
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether the same devices are in it."""
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        """Return what equal ones have in common."""
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        """Return what a tuple of them would."""
+        return repr(tuple(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +215,22 @@ class NodeCounters:
     """All counters of a node; `absent` says, as text, why there are none."""
 
     spans: tuple[Span, ...] = ()
-    devices: tuple[DeviceCounters, ...] = ()
+    devices: Sequence[DeviceCounters] = ()
     xids: tuple[XidSeen, ...] = ()
     problems: tuple[str, ...] = ()
     absent: str = ""
     whole_node: bool = True  # True: all GPUs of the node, because the job's own are not known
+
+    @property
+    def tables(self) -> Sequence[DeviceTable]:
+        """The devices as tables, in order."""
+        if isinstance(self.devices, Devices):
+            return self.devices.tables
+        return tuple(map(DeviceTable.of, self.devices))
+
+    def of_kind(self, kind: str) -> Iterator[DeviceCounters]:
+        """Yield the devices of a kind; no others are made."""
+        return chain.from_iterable(one for one in self.tables if one.kind == kind)
 
 
 def _count_json(count: Count) -> Any:
@@ -153,13 +283,12 @@ def _int(value: Any) -> int:
     return CHECKS.integer(value, _WORD_MAX)
 
 
-def _counts(column: list[Any]) -> list[Count]:
+def _counts(column: list[Any]) -> Sequence[Count | int]:
     """Return a column of counts; all its numbers are checked together."""
-    if column == [0] and type(column[0]) is int:  # most columns
-        return _NOTHING
+    if column == _ZEROS and type(column[0]) is int:  # most columns
+        return _ZEROS
     if set(map(type, column)) == {int}:
-        CHECKS.integers(column, _WORD_MAX)
-        return list(map(_count_of, zip(column, repeat(()), repeat(()), strict=False)))
+        return CHECKS.integers(column, _WORD_MAX)
     rows = [_list(one, 3) if isinstance(one, list) else [one, [], []] for one in column]
     CHECKS.integers([total for total, _, _ in rows], _WORD_MAX)
     risen = [_list(flat) for _, _, flat in rows]
@@ -169,10 +298,12 @@ def _counts(column: list[Any]) -> list[Count]:
     for at, most in enumerate((TIME_S_MAX, TIME_S_MAX, _WORD_MAX)):
         CHECKS.integers(numbers[at::3], most)
     return [
-        Count(
-            total,
-            tuple(map(_str, _list(flags))),
-            tuple(map(_risen_of, zip(flat[::3], flat[1::3], flat[2::3], strict=True))),
+        _count_of(
+            (
+                total,
+                tuple(map(_str, _list(flags))),
+                tuple(map(_risen_of, zip(flat[::3], flat[1::3], flat[2::3], strict=True))),
+            )
         )
         for total, flags, flat in rows
     ]
@@ -189,49 +320,43 @@ def _changes(value: Any) -> tuple[Change, ...]:
     return tuple(Change(_time(time_s), _str(text)) for time_s, text in rows)
 
 
-_Value = TypeVar("_Value")
-
-
-def _rows(
-    value: Any, count: int, read: Callable[[list[Any]], list[_Value]]
-) -> Sequence[Mapping[str, _Value]]:
-    """Return the columns of `_columns` as so many rows; rows that are equal are one object."""
-    columns = {name: read(_list(column)) for name, column in _dict(value).items()}
-    if len(columns) > _COLUMNS_MAX or any(len(one) not in (1, count) for one in columns.values()):
-        raise CHECKS.refused("invalid table")
-    if all(len(one) == 1 for one in columns.values()):
-        return [{name: one for name, (one,) in columns.items()}] * count
-    full = [one if len(one) == count else one * count for one in columns.values()]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*full, strict=True)]
-
-
-def _devices(value: Any) -> list[DeviceCounters]:
+def _table(value: Any) -> DeviceTable:
     """Return the devices of a table."""
     kind, names, counts, levels, facts = _list(value, 5)
-    names = list(map(_str, _list(names)))
-    rows = (
-        _rows(counts, len(names), _counts),
-        _rows(levels, len(names), lambda column: list(map(_level, column))),
-        _rows(facts, len(names), lambda column: list(map(_changes, column))),
+    names = CHECKS.texts(_list(names))
+    return DeviceTable(
+        _str(kind),
+        names,
+        _read_columns(counts, len(names), _counts),
+        _read_columns(levels, len(names), lambda column: list(map(_level, column))),
+        _read_columns(facts, len(names), lambda column: list(map(_changes, column))),
     )
-    return list(map(DeviceCounters, repeat(_str(kind)), names, *rows))
 
 
-def _all_devices(words: Mapping[str, Any]) -> tuple[DeviceCounters, ...]:
+def _read_columns(
+    value: Any, rows: int, read: Callable[[list[Any]], Sequence[_Value]]
+) -> Mapping[str, Sequence[_Value]]:
+    """Return the columns that `_columns` made of so many rows."""
+    columns = {name: read(_list(column)) for name, column in _dict(value).items()}
+    if len(columns) > _COLUMNS_MAX or any(len(one) not in (1, rows) for one in columns.values()):
+        raise CHECKS.refused("invalid table")
+    return columns
+
+
+def _all_devices(words: Mapping[str, Any]) -> Sequence[DeviceCounters]:
     if "devices" in words:  # as releases up to format 11 of the summary wrote them
         return tuple(map(_old_device, _list(words["devices"])))
-    found: list[DeviceCounters] = []
-    for table in _list(words["tables"]):
-        found += _devices(table)
-        _list(found)  # not too many in all
-    return tuple(found)
+    found = Devices(tuple(map(_table, _list(words["tables"]))))
+    if len(found) > ROWS_MAX:
+        raise CHECKS.refused("invalid list")
+    return found
 
 
 def _old_count(value: Any) -> Count:
     if isinstance(value, list):
         total, flags, risen = _list(value, 3)
         value = [total, flags, list(chain.from_iterable(_list(row, 3) for row in _list(risen)))]
-    return _counts([value])[0]
+    return _count(_counts([value])[0])
 
 
 def _old_device(value: Any) -> DeviceCounters:

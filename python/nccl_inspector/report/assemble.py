@@ -157,11 +157,11 @@ class _NodeHardware:
 def _nodes(summaries: Sequence[NodeSummary], models: tuple[str, ...]) -> _NodeHardware:
     ports = []
     for summary in summaries:
-        devices = summary.counters.devices if summary.counters else ()
+        devices = summary.counters.of_kind("port") if summary.counters else ()
         rates = [
             gbps
             for one in devices
-            if one.kind == "port" and (rate := one.facts.get("rate"))
+            if (rate := one.facts.get("rate"))
             if (gbps := port_gbps(rate[-1].text))
         ]
         ports.append(tuple(sorted(rates)))

@@ -61,9 +61,9 @@ def describe_job(report: Report, summaries: Sequence[NodeSummary]) -> Job:
 def _ports(summaries: Iterable[NodeSummary]) -> tuple[str, ...]:
     kinds: Counter[str] = Counter()
     for summary in summaries:
-        for device in summary.counters.devices if summary.counters else ():
+        for device in summary.counters.of_kind("port") if summary.counters else ():
             rate = device.facts.get("rate")
-            if device.kind == "port" and rate:
+            if rate:
                 layer = device.facts.get("link_layer")
                 kinds[f"{rate[0].text}{f' {layer[0].text}' if layer else ''}"] += 1
     return tuple(f"{count} x {words}" for words, count in kinds.most_common())
@@ -76,8 +76,8 @@ def describe_environment(summaries: Sequence[NodeSummary]) -> Environment:
     models = {
         changes[0].text
         for summary in summaries
-        for device in (summary.counters.devices if summary.counters else ())
-        if device.kind == "gpu" and (changes := device.facts.get("model"))
+        for device in (summary.counters.of_kind("gpu") if summary.counters else ())
+        if (changes := device.facts.get("model"))
     }
     gpus = {
         (summary.head.node, gpu.uuid or gpu.label)

@@ -31,12 +31,11 @@ def only_adapter(counters: NodeCounters | None) -> str:
     NCCL uses every adapter with an active port that its settings allow, and does not tell which of
     several carries a connection. So it is certain only if a single adapter was ever active.
     """
-    devices = counters.devices if counters and not counters.absent else ()
+    ports = counters.of_kind("port") if counters and not counters.absent else ()
     active = {
         one.name.partition("/")[0]
-        for one in devices
-        if one.kind == "port"
-        and any(change.text == _ACTIVE for change in one.facts.get("state", ()))
+        for one in ports
+        if any(change.text == _ACTIVE for change in one.facts.get("state", ()))
     }
     return active.pop() if len(active) == 1 else ""
 
@@ -81,8 +80,8 @@ def _peers(
 
 
 def _sent_by_ports(counters: NodeCounters | None) -> int:
-    devices = counters.devices if counters and not counters.absent else ()
-    counts = (one.counts.get(_SENT) for one in devices if one.kind == "port")
+    ports = counters.of_kind("port") if counters and not counters.absent else ()
+    counts = (one.counts.get(_SENT) for one in ports)
     return sum(count.total for count in counts if count) * _WORD_BYTES
 
 

@@ -10,7 +10,7 @@ from nccl_inspector.errors import RefusedError
 from nccl_inspector.system.printable import printable
 
 TEXT_CHARS_MAX = 256
-_ROWS_MAX = 4096
+ROWS_MAX = 4096
 TIME_S_MAX = (1 << 32) - 1
 
 
@@ -61,7 +61,14 @@ class Checks:
             raise self.refused("invalid text")
         return printable(value)
 
-    def rows(self, value: Any, length: int | None = None, most: int = _ROWS_MAX) -> list[Any]:
+    def texts(self, values: list[Any]) -> tuple[str, ...]:
+        """Return texts, each as `text` does; those of many files are the same."""
+        try:
+            return _texts(self, tuple(values))
+        except TypeError as err:
+            raise self.refused("invalid text") from err
+
+    def rows(self, value: Any, length: int | None = None, most: int = ROWS_MAX) -> list[Any]:
         """Return a list of up to `most`; if `length` is given, a list of exactly that length."""
         if not isinstance(value, list) or len(value) > most:
             raise self.refused("invalid list")
@@ -71,14 +78,14 @@ class Checks:
 
     def table(self, value: Any) -> dict[str, Any]:
         """Return an object; its keys are checked by `text`."""
-        if not isinstance(value, dict) or len(value) > _ROWS_MAX:
+        if not isinstance(value, dict) or len(value) > ROWS_MAX:
             raise self.refused("invalid table")
-        return dict(zip(_keys(self, tuple(value)), value.values(), strict=True))
+        return dict(zip(_texts(self, tuple(value)), value.values(), strict=True))
 
 
 @lru_cache(maxsize=64)  # a summary has some hundred tables of a few kinds
-def _keys(checks: Checks, keys: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(map(checks.text, keys))
+def _texts(checks: Checks, texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(checks.text, texts))
 
 
 def dump(value: Any) -> bytes:

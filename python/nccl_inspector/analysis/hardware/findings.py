@@ -8,8 +8,9 @@ is not.
 
 from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from nccl_inspector.analysis.hardware.counter_rules import OTHER_XID, RULES, XIDS, CounterRule
 from nccl_inspector.analysis.hardware.counter_words import (
@@ -26,7 +27,13 @@ from nccl_inspector.analysis.next_command import show_gpu, show_nvlinks, show_po
 from nccl_inspector.counters.counter_record import THERE, YES
 from nccl_inspector.counters.counter_table import load_counters
 from nccl_inspector.counters.delta import STUCK
-from nccl_inspector.counters.node_counters import Count, DeviceCounters, NodeCounters, XidSeen
+from nccl_inspector.counters.node_counters import (
+    Count,
+    DeviceCounters,
+    DeviceTable,
+    NodeCounters,
+    XidSeen,
+)
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import (
     CRITICAL,
@@ -86,28 +93,36 @@ def _moved(device: DeviceCounters, what: str) -> int:
 def _rises(counters: Mapping[str, NodeCounters]) -> Iterator[_DeviceRise]:
     """Yield the counters that rose, or that are stuck and may have."""
     for node, one in counters.items():
-        for device in one.devices:
-            risen = [
-                (name, count)
-                for name, count in device.counts.items()
-                # A reset alone is no event; a counter that is stuck may hide some.
-                if (count.total or STUCK in count.flags) and (device.kind, name) in RULES
-            ]
-            if not risen:
-                continue
-            elapsed_s = elapsed_of(one.spans, device.kind)
-            weight = _moved(device, "data") / _GB or max(elapsed_s, 1)
-            for name, count in risen:
-                yield _DeviceRise(node, device, name, count, elapsed_s, count.total / weight)
+        for table in one.tables:
+            risen: dict[int, list[tuple[str, Count]]] = defaultdict(list)
+            for name in table.counts:
+                if (table.kind, name) not in RULES:
+                    continue
+                for place, count in table.risen(name):
+                    # A reset alone is no event; a counter that is stuck may hide some.
+                    if count.total or STUCK in count.flags:
+                        risen[place].append((name, count))
+            elapsed_s = elapsed_of(one.spans, table.kind)
+            for place in sorted(risen):
+                device = table[place]
+                weight = _moved(device, "data") / _GB or max(elapsed_s, 1)
+                for name, count in risen[place]:
+                    yield _DeviceRise(node, device, name, count, elapsed_s, count.total / weight)
 
 
 def _devices_with(counters: Iterable[NodeCounters]) -> Tally[tuple[str, str]]:
     """Return how many devices have each counter, in the order in which they were first seen."""
-    alike = Tally((device.kind, tuple(device.counts)) for one in counters for device in one.devices)
     found: Tally[tuple[str, str]] = Tally()
-    for (kind, names), devices in alike.items():
-        found.update({(kind, name): devices for name in names})
+    for table in chain.from_iterable(one.tables for one in counters):
+        for name in table.counts:
+            found[table.kind, name] += len(table)
     return found
+
+
+def _looked_at(table: DeviceTable, risen: Container[str]) -> Iterator[DeviceCounters]:
+    """Yield the devices about which there may be something to tell; `risen`: their names."""
+    every = not table.alike or any(states_of(table[0]))
+    return (table[at] for at, name in enumerate(table.names) if every or name in risen)
 
 
 def _severity(rise: _DeviceRise, rule: CounterRule, all_weighed: OtherDevices) -> Severity:
@@ -262,7 +277,7 @@ def _seen(xids: Iterable[XidSeen]) -> dict[tuple[str, int], list[int]]:
 
 
 def _xid_findings(node: str, found: NodeCounters) -> Iterator[Finding]:
-    gpus = {one.name: _address(one) for one in found.devices if one.kind == "gpu"}
+    gpus = {one.name: _address(one) for one in found.of_kind("gpu")}
     for (gpu, number), times in _seen(found.xids).items():
         rule = XIDS.get(number, OTHER_XID)
         yield Finding(
@@ -312,19 +327,21 @@ def find_hardware(summaries: Sequence[NodeSummary]) -> Hardware:
     """Return the findings and counters of the links and GPUs of a job's nodes."""
     counters = {one.head.node: one.counters for one in summaries if one.counters is not None}
     judged = list(_judge(counters))
-    by_device: dict[tuple[str, str, str], list[_JudgedRise]] = defaultdict(list)
+    by_device: dict[tuple[str, str], dict[str, list[_JudgedRise]]] = defaultdict(dict)
     for told in judged:
-        by_device[told.rise.node, told.rise.device.kind, told.rise.device.name].append(told)
+        device = told.rise.device
+        by_device[told.rise.node, device.kind].setdefault(device.name, []).append(told)
     findings: list[Finding] = []
     rows = list(_rows(judged))
     for node, one in counters.items():
-        for device in one.devices:
-            rises = by_device.get((node, device.kind, device.name), ())
-            states = list(states_of(device))
-            rows += _state_rows(node, device, states)
-            if (rises or states) and device.kind != "node":
-                finding = _finding(node, device, rises, states)
-                findings += [finding] if finding else []
+        for table in one.tables:
+            risen = by_device[node, table.kind]
+            for device in _looked_at(table, risen):
+                states = list(states_of(device))
+                rows += _state_rows(node, device, states)
+                if device.kind != "node":
+                    finding = _finding(node, device, risen.get(device.name, ()), states)
+                    findings += [finding] if finding else []
     for node, one in counters.items():
         rows += _xid_rows(node, one)
         findings += _xid_findings(node, one)

@@ -47,9 +47,8 @@ def _share(node: NodeCounters, kind: str, name: str) -> dict[str, float]:
     known = load_counters()[kind, name]
     return {
         device.name: share
-        for device in node.devices
-        if device.kind == kind
-        and name in device.counts
+        for device in node.of_kind(kind)
+        if name in device.counts
         and (share := share_of_time(known, device.counts[name].total, elapsed_s)) is not None
     }
 

@@ -53,8 +53,7 @@ def _gpu(device: DeviceCounters) -> GpuSeen:
 
 def gpus_of(counters: NodeCounters | None) -> dict[str, GpuSeen]:
     """Return a node's GPUs by name, which is the value of the plugin's label `gpu`, as `GPU3`."""
-    devices = counters.devices if counters else ()
-    return {one.name: _gpu(one) for one in devices if one.kind == "gpu"}
+    return {one.name: _gpu(one) for one in counters.of_kind("gpu")} if counters else {}
 
 
 def _one_domain(gpus: Sequence[GpuSeen | None], nranks: int) -> Classed:
