@@ -12,6 +12,7 @@ import numpy as np
 from nccl_inspector.analysis.replay.arrays import (
     Floats,
     Ints,
+    Mask,
     first_rows,
     medians,
     medians_of_others,
@@ -25,6 +26,7 @@ _SEEN_MIN = 4  # times that a process must be seen at a place
 _OTHERS_MIN = 2  # other processes that must be seen there
 _UNEVEN_MIN = 0.02  # usual relative spread of the first gaps
 _BETTER = 0.6  # share of the gaps' spread that is left after division by the first gap
+_ODD_TIMES = 6.0  # median deviations; a first gap that is further away is not of a large batch
 
 
 def _first_of_run(records: Records, order: Order) -> Ints:
@@ -35,6 +37,47 @@ def _first_of_run(records: Records, order: Order) -> Ints:
     at = np.maximum.accumulate(np.where(starts, np.arange(len(run)), 0))
     found = np.empty(len(run), np.int64)
     found[by_run] = by_run[at]
+    return found
+
+
+def _first_gaps(order: Order, first: Ints) -> Floats:
+    """Return for each row the first gap since its cause; NaN: not known."""
+    short = order.gap[first] < QUEUED_NS
+    return np.where(order.queued[first] | short, np.nan, order.gap[first])
+
+
+def batch_sizes(records: Records, order: Order) -> Floats:
+    """Return for each row the logarithm of its batch's size; 0 is what its process usually has.
+
+    By the first gap since the same cause. 0 also where that is not known, and where it is further
+    away than batches are: then something else made the rank late.
+    """
+    first = _first_of_run(records, order)
+    base = _first_gaps(order, first)
+    known = np.flatnonzero(~np.isnan(base) & (order.cause >= 0))
+    found = np.zeros(len(records))
+    if not len(known):
+        return found
+    cause_spot = order.spot[np.maximum(order.cause, 0)]
+    cell = number_rows(order.spot[first], cause_spot, records.member)[known]
+    size, count = np.log(base[known]), int(cell.max()) + 1
+    size -= medians(cell, size, count)[cell]
+    usual = medians(cell, np.abs(size), count)[cell]
+    found[known] = np.where(np.abs(size) <= _ODD_TIMES * usual, size, 0.0)
+    return found
+
+
+def follow_batches(cell: Ints, group: Ints, times: Floats, sizes: Floats, groups: int) -> Mask:
+    """Tell of which groups the logarithms of times are more alike if batches' sizes are taken off.
+
+    `cell`: times of one process at one place, that are compared; `group`: of one place.
+    """
+    cells = int(cell.max(initial=-1)) + 1
+    apart, left = (
+        medians(group, np.abs(some - medians(cell, some, cells)[cell]), groups)
+        for some in (times, times - sizes)
+    )
+    found: Mask = left <= _BETTER * apart
     return found
 
 
@@ -52,7 +95,7 @@ def ready_by_batch(records: Records, order: Order, usual: Floats) -> tuple[Float
     own = np.full(len(records), np.nan)
     others = own.copy()
     first = _first_of_run(records, order)
-    base = np.where(order.queued[first] | (order.gap[first] < QUEUED_NS), np.nan, order.gap[first])
+    base = _first_gaps(order, first)
     known = (first != np.arange(len(first))) & (order.cause >= 0) & ~np.isnan(base)
     seen = np.flatnonzero(known & ~order.queued & (order.gap > 0))
     if not len(seen):

@@ -226,7 +226,10 @@ def works_beside(
     told = np.flatnonzero(~queued & (cause >= 0))
     held = (since_end - medians(like[told], since_end[told], int(like.max()) + 1)[like])[there]
     needed = cause[there]
-    asked = mine & queued[there] & (third >= 0) & (needed >= 0) & ~np.isnan(usual + held)
+    # What keeps its distance from an end as well is told by that end, and waits for no third one.
+    by_begin = nearer_begin(records, np.flatnonzero(mine), before, alike)
+    free = (before >= 0) & (~blocks[there] | by_begin)
+    asked = mine & free & queued[there] & (third >= 0) & (needed >= 0) & ~np.isnan(usual + held)
     rows = np.flatnonzero(asked)
     if not len(rows):
         return asked
@@ -245,9 +248,7 @@ def works_beside(
     )
     some &= np.log((wrong + 500) / (right + 500)) > _HELD_CLEARLY
     some &= medians(pair[rows], step[rows] / usual[rows], many) >= _HELD_ALIKE
-    # What keeps its distance from an end as well is told by that end.
-    by_begin = nearer_begin(records, np.flatnonzero(mine), before, alike)
-    found = some[pair] & (before >= 0) & (~blocks[there] | by_begin)
+    found = some[pair] & free
     # The program is the same on all ranks of a stage.
     every = np.bincount(place)
     return found & (np.bincount(place, found)[place] > 0.5 * every[place])

@@ -16,7 +16,7 @@ from nccl_inspector.analysis.replay.arrays import (
     order_groups,
     order_rows,
 )
-from nccl_inspector.analysis.replay.batch_size import ready_by_batch
+from nccl_inspector.analysis.replay.batch_size import batch_sizes, follow_batches, ready_by_batch
 from nccl_inspector.analysis.replay.blocking import PAIR_ROWS_MIN, QUEUED_NS
 from nccl_inspector.analysis.replay.hidden_delays import own_with_chance
 from nccl_inspector.analysis.replay.order import Order
@@ -74,7 +74,9 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     own = np.where(by_batch & order.queued, own_ready, order.gap)
     queued = order.queued & ~np.isnan(usual) & ~by_batch
     found = _carry_on(records, order, place, Gaps(own, usual), murky, queued & ~murky)
-    return Gaps(own_with_chance(records, order, found.own, found.usual, spot), found.usual)
+    # What batches make of a gap is in it already.
+    expected = np.where(by_batch, own_ready, found.usual)
+    return Gaps(own_with_chance(records, order, found.own, expected, spot), found.usual)
 
 
 def _mostly(groups: Ints, of: Mask, good: Mask) -> Mask:
@@ -166,7 +168,11 @@ def _pace_seen(records: Records, order: Order, previous: Ints, step: Floats) -> 
     pair = number_rows(order.spot[rows], order.spot[before[rows]])
     cell = number_rows(pair, records.member[rows])
     cells = int(cell.max()) + 1
-    middle, count = medians(cell, step[rows], cells), np.bincount(cell, minlength=cells)
+    # Who is rarely seen there is seen when its batch is large.
+    times, sizes = np.log(step[rows]), batch_sizes(records, order)[rows]
+    by_batch = follow_batches(cell, pair, times, sizes, int(pair.max()) + 1)
+    times -= np.where(by_batch[pair], sizes, 0.0)
+    middle, count = medians(cell, np.exp(times), cells), np.bincount(cell, minlength=cells)
     one = first_rows(cell)
     pair_of, member_of = pair[one], records.member[rows][one]
     # Each process has one vote, however rarely it is seen there.

@@ -24,19 +24,19 @@ _APART = 1e3  # between two groups' logarithms
 
 
 def own_with_chance(
-    records: Records, order: Order, own: Floats, usual: Floats, spot: Ints
+    records: Records, order: Order, own: Floats, expected: Floats, spot: Ints
 ) -> Floats:
     """Return own gaps in ns with what chance adds to those that queueing hides.
 
-    `own`, `usual`: as in `Gaps`, without that. `spot`: rows at one place of the pattern whose gaps
-    are counted from one place.
+    `own`: as in `Gaps`, without that; `expected`: without any chance. `spot`: rows at one place of
+    the pattern whose gaps are counted from one place.
     """
-    known = ~np.isnan(own) & ~np.isnan(usual) & ~np.isnan(order.gap)
+    known = ~np.isnan(own) & ~np.isnan(expected) & ~np.isnan(order.gap)
     seen = np.flatnonzero(known & ~order.queued)
     hidden = np.flatnonzero(known & order.queued & (own < order.gap))
     if not len(seen) or not len(hidden):
         return own
-    more, most = own - usual, order.gap - own
+    more, most = own - expected, order.gap - own
     chance = np.random.default_rng(len(hidden)).random(len(hidden))
     # As itself elsewhere, or as most others where it is not seen often enough.
     like_most = _like_most(records, seen, more[seen])[records.member]
