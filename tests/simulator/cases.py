@@ -7,6 +7,7 @@ job, truth = make("gpu-ddp", seed=1)
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -283,7 +284,7 @@ def two_gpus(chance: Chance, seed: int) -> Scenario:
     return made
 
 
-def slow_gpus_of_node(chance: Chance, seed: int) -> Scenario:
+def slow_gpus_of_node(chance: Chance, seed: int, low: float = 0.02, high: float = 0.08) -> Scenario:
     """Return a node all of whose GPUs are slow."""
     planner = (plans.ddp, plans.tensor_data)[int(chance.integers(2))]
     plan = planner(chance, seed)
@@ -291,7 +292,7 @@ def slow_gpus_of_node(chance: Chance, seed: int) -> Scenario:
     ranks = tuple(range(node * gpus, node * gpus + gpus))
     name = node_names([plan.node_names[node]])
     return Scenario(
-        plan, (SlowGpu(0.05, ranks=ranks),), float(chance.uniform(0.02, 0.08)), LATE, SLOW,
+        plan, (SlowGpu(0.05, ranks=ranks),), float(chance.uniform(low, high)), LATE, SLOW,
         name | all_of(plan, node), name,
     )  # fmt: skip
 
@@ -534,6 +535,19 @@ _STRAGGLERS = (
     Case("gpu-rollout", "gpu", straggler(plans.rollout, gpu),
          "a GPU is slower, ranks write and learn"),
     Case("gpu-node", "gpu", slow_gpus_of_node, "all GPUs of a node are slower"),
+    Case("gpu-much", "gpu", straggler(with_noise(plans.ddp, batches=0.05), gpu, 0.1, 0.4),
+         "a GPU is much slower, and batches differ"),
+    Case("gpu-much-tp-dp", "gpu", straggler(plans.tensor_data, gpu, 0.1, 0.4),
+         "a GPU is much slower"),
+    Case("gpu-much-node", "gpu", partial(slow_gpus_of_node, low=0.1, high=0.4),
+         "all GPUs of a node are much slower"),
+    Case("host-much", "host", straggler(plans.ddp, host, 0.1, 0.4),
+         "a host comes much too late to each step"),
+    Case("host-much-steady", "host",
+         straggler(with_noise(plans.ddp, batches=0.03), steady, 0.1, 0.4),
+         "by the same time in each step, and batches differ"),
+    Case("host-much-fsdp", "host", straggler(plans.fsdp, host, 0.1, 0.4),
+         "a host comes much too late to each step"),
     Case("gpu-growing", "gpu", straggler(plans.tensor_data, growing),
          "a GPU gets slower all the time"),
     Case("host-agreed", "host", agreed, "late before hosts agree on each operation"),

@@ -6,7 +6,7 @@ is known because the same job, with the same noise, can be made without it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ Floats = NDArray[np.float64]
 START_NS = 1_795_000_000 * 10**9
 _ALL_REDUCE, _ALL_TO_ALL = FUNCS.index("AllReduce"), FUNCS.index("AlltoAll")
 _LAUNCH_S = 5e-6
+_CALL_S = 2e-3  # for which a host works before each call
 _GPU_EPOCH_NS = 10**12  # a GPU's clock counts from somewhere else
 
 
@@ -55,6 +56,8 @@ class StepJob:
     end_s: float
     ranks: int
     exchanging: frozenset[tuple[int, ...]] = frozenset()  # AlltoAll; all others: AllReduce
+    # When each operation was called (s), as in `comms`; empty: not known.
+    calls: Mapping[tuple[int, ...], Sequence[Floats]] = field(default_factory=dict)
 
     def sources(
         self, clocks_s: Sequence[float] = (), drifts_ppm: Sequence[float] = ()
@@ -82,9 +85,10 @@ class StepJob:
                     len(members), 0, f"comm{place}",
                 )
             )  # fmt: skip
+            called = self.calls.get(members) or [begins for _, begins, _ in operations]
             rows += [
-                (float(begins[at]), float(ends[at]), len(kinds) - 1, number)
-                for number, begins, ends in operations
+                (float(begins[at]), float(ends[at]), len(kinds) - 1, number, float(call[at]))
+                for (number, begins, ends), call in zip(operations, called, strict=True)
             ]
         rows.sort()
         begin, end = (
@@ -99,7 +103,7 @@ class StepJob:
             peer=np.full(count, PEER_NONE, np.int32),
             start_ns=begin,
             time_ns=end - begin,
-            queued_ns=np.zeros(count, np.int64),
+            queued_ns=np.array([round((row[0] - row[4]) * 1e9) for row in rows], np.int64),
             bytes=np.full(count, 1 << 22, np.int64),
             flags=np.zeros(count, np.uint8),
         )
@@ -127,20 +131,22 @@ def data_parallel(
     ranks: int = 16, steps: int = 80, fault: Fault = Fault(), uneven: float = 0.0, seed: int = 0,
     transfer_s: float = 0.02, node_uneven: float = 0.0, of_node: int = 4, pauses: int = 0,
     pauses_of: Sequence[int] = (), input_s: float = 0.0, work: float = 1.0,
-    late: tuple[int, float] = (0, 0.0),
+    late: tuple[int, float] = (0, 0.0), called: bool = False,
 ) -> StepJob:  # fmt: skip
     """Eight buckets are reduced while the backward pass goes on; all wait for the last one.
 
     `uneven`: by how much the ranks' work differs by chance, `node_uneven`: that of whole nodes.
     `pauses`: of a second, each of one of some ranks. `input_s`: for which all wait at the begin of
     a step; `work`: how much more there is of it. `late`: a rank, and how many seconds its host
-    comes late to each step.
+    comes late to each step. `called`: calls are known; hosts are far ahead of their GPUs, and wait
+    for them at the end of each step.
     """
     rng = np.random.default_rng(seed)
     other = np.random.default_rng((seed, 1))  # the same noise with pauses and without
     who = other.choice(pauses_of, pauses) if pauses else ()
     paused = dict(zip(other.choice(steps, pauses, replace=False), who, strict=True))
     now, found = np.zeros(ranks), []
+    calls: list[Floats] = []
     for step in range(steps):
         paces = _paces(rng, ranks, fault, step, uneven)
         paces *= (
@@ -150,8 +156,9 @@ def data_parallel(
             ]
         )
         noise = 1 + 0.01 * rng.standard_normal((9, ranks))
-        ready, free = now + input_s + 0.2 * paces * noise[8], now.copy()
-        ready[late[0]] += late[1]
+        host = now + input_s
+        host[late[0]] += late[1]
+        ready, free = host + 0.2 * paces * noise[8], now.copy()
         if step in paused:
             ready[paused[step]] += 1.0
         for bucket in range(8):
@@ -159,8 +166,12 @@ def data_parallel(
             begin = np.maximum(ready, free) + _LAUNCH_S
             free = np.full(ranks, begin.max() + transfer_s * (1 + 0.02 * rng.random()))
             found.append((step * 8 + bucket + 1, begin, free))
+            calls.append(host + _CALL_S * (bucket + 1))
         now = np.maximum(ready, free) + 0.01 * paces
-    return StepJob({tuple(range(ranks)): found}, float(now.max()), ranks)
+    all_ranks = tuple(range(ranks))
+    return StepJob(
+        {all_ranks: found}, float(now.max()), ranks, calls={all_ranks: calls} if called else {}
+    )
 
 
 def _meet(

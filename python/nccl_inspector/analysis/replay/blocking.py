@@ -37,6 +37,7 @@ _ODD_TIMES, _WIDE_TIMES = 4.0, 8.0  # in median deviations
 # Behind an operation that was queued, the median time between two begins must be this
 # share of what it is without queueing. (Rings in the trials: 0.99 to 1.01; buckets: up to 0.92.)
 _HELD_ALIKE = 0.95
+_HELD_POSITIVE = 0.5  # median queueing, as a share of the median of its absolute value
 # Logarithm of the errors of the two predictions: rings have 0.6 and more, buckets up to 0.4.
 _HELD_CLEARLY = 0.5
 _BLOCKS_SLOPE = 0.5  # limit of the slope of next begin against waiting: 0 blocks, -1 does not
@@ -242,6 +243,11 @@ def works_beside(
     )
     some = np.bincount(pair[rows], minlength=many) >= PAIR_ROWS_MIN
     some &= from_end >= from_begin
+    # No queueing lasts less than no time: what is below 0 as often as above it is chance.
+    much, any_way = (
+        medians(pair[rows], values, many) for values in (held[rows], np.abs(held[rows]))
+    )
+    some &= much >= _HELD_POSITIVE * any_way
     apart = (step - usual)[rows]
     wrong, right = (
         medians(pair[rows], np.abs(values), many) for values in (apart + held[rows], apart)

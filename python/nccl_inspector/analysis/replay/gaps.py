@@ -19,6 +19,7 @@ from nccl_inspector.analysis.replay.arrays import (
 from nccl_inspector.analysis.replay.batch_size import batch_sizes, follow_batches, ready_by_batch
 from nccl_inspector.analysis.replay.blocking import PAIR_ROWS_MIN, QUEUED_NS
 from nccl_inspector.analysis.replay.hidden_delays import own_with_chance
+from nccl_inspector.analysis.replay.late_calls import GPU_MAX, called_later
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 
@@ -73,9 +74,12 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     murky &= ~filled
     own = np.where(by_batch & order.queued, own_ready, order.gap)
     queued = order.queued & ~np.isnan(usual) & ~by_batch
-    found = _carry_on(records, order, place, Gaps(own, usual), murky, queued & ~murky)
+    later = called_later(records, order, usual)
+    found, expected = _carry_on(
+        records, order, place, Gaps(own, usual), murky, queued & ~murky, later
+    )
     # What batches make of a gap is in it already.
-    expected = np.where(by_batch, own_ready, found.usual)
+    expected = np.where(by_batch, own_ready, expected)
     return Gaps(own_with_chance(records, order, found.own, expected, spot), found.usual)
 
 
@@ -165,20 +169,29 @@ def _pace_seen(records: Records, order: Order, previous: Ints, step: Floats) -> 
     found = np.full(records.members, np.nan)
     if not len(rows):
         return found
-    pair = number_rows(order.spot[rows], order.spot[before[rows]])
-    cell = number_rows(pair, records.member[rows])
-    cells = int(cell.max()) + 1
+    there = np.flatnonzero(previous >= 0)
+    pair = number_rows(order.spot[there], order.spot[before[there]])
+    cell, is_clear = number_rows(pair, records.member[there]), clear[there]
+    cells, pairs = int(cell.max()) + 1, int(pair.max()) + 1
     # Who is rarely seen there is seen when its batch is large.
     times, sizes = np.log(step[rows]), batch_sizes(records, order)[rows]
-    by_batch = follow_batches(cell, pair, times, sizes, int(pair.max()) + 1)
-    times -= np.where(by_batch[pair], sizes, 0.0)
-    middle, count = medians(cell, np.exp(times), cells), np.bincount(cell, minlength=cells)
-    one = first_rows(cell)
-    pair_of, member_of = pair[one], records.member[rows][one]
-    # Each process has one vote, however rarely it is seen there.
-    others = medians_of_others(pair_of, middle)
-    enough = np.bincount(pair_of)[pair_of] > _PACE_OTHERS_MIN
-    told = enough & ~np.isnan(others) & (others > 0)
+    by_batch = follow_batches(cell[is_clear], pair[is_clear], times, sizes, pairs)
+    times -= np.where(by_batch[pair[is_clear]], sizes, 0.0)
+    middle = medians(cell[is_clear], np.exp(times), cells)
+    count = np.bincount(cell[is_clear], minlength=cells)
+    seen_mostly = 2 * count > np.bincount(cell, minlength=cells)
+    one = first_rows(cell)  # in the order of cells
+    pair_of, member_of = pair[one], records.member[there][one]
+    # Each process has one vote, however rarely it is seen there. If only few are mostly seen, they
+    # are late, too, such as all of a slow node.
+    few = 2 * np.bincount(pair_of, seen_mostly) < np.bincount(pair_of)
+    voices = np.flatnonzero((count > 0) & ~(seen_mostly & few[pair_of]))
+    others = medians(pair_of[voices], middle[voices], pairs)[pair_of]
+    others[voices] = medians_of_others(pair_of[voices], middle[voices])
+    votes = np.bincount(pair_of[voices], minlength=pairs)[pair_of]
+    votes[voices] -= 1
+    enough = votes >= _PACE_OTHERS_MIN
+    told = enough & (count > 0) & ~np.isnan(others) & (others > 0)
     ratio = middle[told] / others[told]
     seen = medians(member_of[told], ratio, records.members)
     often = np.bincount(member_of[told], count[told], minlength=records.members)
@@ -186,12 +199,15 @@ def _pace_seen(records: Records, order: Order, previous: Ints, step: Floats) -> 
 
 
 def _carry_on(
-    records: Records, order: Order, place: Ints, gaps: Gaps, murky: Mask, queued: Mask
-) -> Gaps:
+    records: Records, order: Order, place: Ints, gaps: Gaps, murky: Mask, queued: Mask,
+    later: Floats,
+) -> tuple[Gaps, Floats]:  # fmt: skip
     """Continue gaps from the last place where they are known, operation by operation.
 
     `murky`: the usual gap there is not known. `queued`: it is known, but not what the rank itself
-    took. `place`: rows with the same place are compared.
+    took. `place`: rows with the same place are compared. `later`: by how much a rank calls later
+    than its peers; what a host comes late by once does not come again at each place. Also return
+    what each rank would take if it is as late or early as at the place before.
     """
     usual, own = gaps.usual, gaps.own
     # The row before it, of the same process and with the same cause.
@@ -203,11 +219,19 @@ def _carry_on(
     has = previous >= 0
     step = np.where(has, order.gap - order.gap[np.maximum(previous, 0)], order.gap)
     usual_step = np.where(has, usual - usual[np.maximum(previous, 0)], usual)
+    before = np.maximum(previous, 0)
+    host_ns = np.maximum(np.nan_to_num(np.where(has, later - later[before], later)), 0.0)
     # A rank's pace: its own steps / the usual ones, where both are known.
     clear = ~murky & ~order.queued & ~np.isnan(step) & (usual_step > QUEUED_NS)
     clear &= ~(has & order.queued[np.maximum(previous, 0)])
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = np.where(clear, step / usual_step, np.nan)
+        late = np.where(clear, np.maximum(step - usual_step, 0.0), 0.0)
+        by_host = np.minimum(host_ns, late)
+        # The host of a slow GPU is a bit late, too, where it waits for it.
+        sums = [np.bincount(records.member, some, records.members) for some in (by_host, late)]
+        of_host = (sums[0] > GPU_MAX * sums[1])[records.member]
+        host_ns, by_host = np.where(of_host, host_ns, 0.0), np.where(of_host, by_host, 0.0)
+        ratio = np.where(clear, (step - by_host) / usual_step, np.nan)
     fine = ~np.isnan(ratio)
     pace = medians(records.member[fine], ratio[fine], records.members)
     seen = _pace_seen(records, order, previous, step)
@@ -237,7 +261,8 @@ def _carry_on(
         told = ~order.queued[todo]
         # Counted from when it was ready there, not from when its stream was free.
         own_base = np.where(has[todo], own[before], 0.0)
-        ready = base + (order.gap[todo] - own_base) / pace[records.member[todo]]
+        took = np.maximum(order.gap[todo] - own_base - host_ns[todo], 0.0)
+        ready = base + took / pace[records.member[todo]]
         here = number_rows(place[todo])
         middle = medians(here[told], ready[told], int(here.max()) + 1)[here]
         nobody = np.isnan(middle)
@@ -248,4 +273,4 @@ def _carry_on(
         by_ratio = np.fmin(order.gap[todo], middle * _ratio(own, usual, previous[todo]))
         queued_own = np.where(nobody, own_base, by_ratio)
         own[todo] = np.where(told, order.gap[todo], queued_own)
-    return Gaps(own, usual)
+    return Gaps(own, usual), usual * _ratio(own, usual, previous)

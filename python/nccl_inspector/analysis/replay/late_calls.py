@@ -19,7 +19,15 @@ from math import sqrt
 
 import numpy as np
 
-from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask, medians, medians_of_others
+from nccl_inspector.analysis.replay.arrays import (
+    Floats,
+    Ints,
+    Mask,
+    first_rows,
+    medians,
+    medians_of_others,
+    number_rows,
+)
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.model.card import GPU, HOST, UNKNOWN
@@ -32,7 +40,7 @@ _EXACT_MIN = 8  # operations whose calls were timed; with fewer, those known fro
 _FEW = 3  # operations; of fewer each must be late for long
 _LONG_NS = 100_000_000  # ns: such a delay is no chance, even if it happened once
 _ALIKE, _NEARLY_NONE = 1.05, 0.1  # of the usual gap; of the lateness
-_GPU_MAX = 0.5  # share of the lateness that is before the call: most of it is behind it
+GPU_MAX = 0.5  # share of the lateness that is before the call: most of it is behind it
 _HIDDEN_MAX = 0.7  # share of its gap that a peer spends before the call: calls tell too little
 _BEHIND_MIN = 0.1  # share of its gap that a peer spends behind the call, to compare with it
 _AS_SLOW = 0.5  # slowness behind the call, as a part of that before it
@@ -116,6 +124,30 @@ def _usual_calls(order: Order, calls: _Calls, mine: Mask, rows: Ints) -> Floats:
     return found
 
 
+def called_later(records: Records, order: Order, usual: Floats) -> Floats:
+    """Return for each row how much later than peers its process calls at its place (ns).
+
+    It is what is typical of that process at that place of the pattern. NaN: not known, or peers
+    spend most of the gap before the call, so that a slow GPU makes calls late, too.
+    """
+    calls = _calls(records, order, usual)
+    found = np.full(len(records), np.nan)
+    told = np.flatnonzero(calls.exact)
+    if not len(told):
+        return found
+    cell = number_rows(order.spot, records.member)
+    many = int(cell.max()) + 1
+    before, gap = (medians(cell[told], some[told], many) for some in (calls.before, calls.gap))
+    one = first_rows(cell)  # in the order of cells
+    seen = np.flatnonzero(~np.isnan(before))
+    spot = order.spot[one[seen]]
+    peers, theirs = (medians_of_others(spot, some[seen]) for some in (before, gap))
+    later = np.full(many, np.nan)
+    with np.errstate(invalid="ignore"):
+        later[seen] = np.where(peers <= _HIDDEN_MAX * theirs, before[seen] - peers, np.nan)
+    return later[cell]
+
+
 def _pace(order: Order, calls: _Calls, mine: Mask, late: Mask) -> tuple[float, float]:
     """Return how much slower than its peers' a GPU is where that shows, and for how long (ns).
 
@@ -138,7 +170,7 @@ def _pace(order: Order, calls: _Calls, mine: Mask, late: Mask) -> tuple[float, f
 
 def kind_of(share: float, error: float, hidden: float) -> str:
     """Return what made a process late, from the share of its lateness that is before the call."""
-    if share + error <= _GPU_MAX:
+    if share + error <= GPU_MAX:
         return GPU
     # A GPU that is slow all the time makes calls late by the share of the gap before the call.
     if hidden <= _HIDDEN_MAX and share - error >= (1 + hidden) / 2:

@@ -23,6 +23,7 @@ from nccl_inspector.analysis.replay.order import find_order
 from nccl_inspector.analysis.replay.outside_causes import outside_causes
 from nccl_inspector.analysis.replay.records import RecordSource, gather
 from nccl_inspector.analysis.replay.what_if import Replay
+from tests.support.marks import long_but
 from tests.support.step_jobs import Fault, Floats, StepJob, data_parallel, tensor_and_data_parallel
 
 Make = Callable[..., StepJob]
@@ -234,12 +235,41 @@ def test_a_rank_late_by_the_same_time_at_each_step_is_not_taken_for_a_slower_one
     assert found.cost_share == pytest.approx(cost, rel=0.15)
 
 
-@pytest.mark.long
-def test_what_a_slow_gpu_costs_is_known_though_batches_are_of_very_different_size() -> None:
-    fault, uneven = Fault((5,), 1.3), partial(data_parallel, uneven=0.15, steps=400)
-    (found,) = _warned(_judge(uneven(fault=fault)))
+@pytest.mark.parametrize("uneven", long_but([0.05], [0.0, 0.02, 0.05, 0.1, 0.15, 0.25]))
+def test_what_a_slow_gpu_costs_is_known_though_batches_are_of_different_size(
+    uneven: float,
+) -> None:
+    fault, job = Fault((5,), 1.3), partial(data_parallel, uneven=uneven, steps=200)
+    (found,) = _warned(_judge(job(fault=fault)))
     assert found.members == (5,)
-    assert found.cost_share == pytest.approx(_true_cost(uneven, fault), rel=0.15)
+    assert found.cost_share == pytest.approx(_true_cost(job, fault), rel=0.08)
+
+
+@pytest.mark.parametrize("uneven", long_but([0.0], [0.0, 0.02, 0.05, 0.1]))
+def test_a_node_whose_gpus_are_all_slow_costs_what_one_of_them_would(uneven: float) -> None:
+    fault, job = Fault((4, 5, 6, 7), 1.2), partial(data_parallel, uneven=uneven, steps=200)
+    (found,) = _warned(_judge(job(fault=fault)))
+    assert found.members == (4, 5, 6, 7)
+    assert found.cost_share == pytest.approx(_true_cost(job, fault), rel=0.1)
+
+
+@pytest.mark.parametrize("uneven", long_but([0.0], [0.0, 0.02, 0.05, 0.1]))
+@pytest.mark.parametrize("late_s", long_but([0.1], [0.1, 0.2]))
+def test_a_host_that_calls_late_once_a_step_does_not_compute_more_slowly(
+    uneven: float, late_s: float
+) -> None:
+    # All others wait behind it all the time, so only its calls tell.
+    job = partial(data_parallel, steps=200, uneven=uneven, called=True)
+    (found,) = _warned(_judge(job(late=(5, late_s))))
+    assert found.members == (5,)
+    cost = 1 - job().end_s / job(late=(5, late_s)).end_s
+    assert found.cost_share == pytest.approx(cost, rel=0.1)
+
+
+def test_a_gpu_whose_host_waits_for_it_each_step_is_slow_in_all_that_it_does() -> None:
+    fault, job = Fault((5,), 1.3), partial(data_parallel, uneven=0.02, steps=200, called=True)
+    (found,) = _warned(_judge(job(fault=fault)))
+    assert found.cost_share == pytest.approx(_true_cost(job, fault), rel=0.1)
 
 
 @pytest.mark.long
