@@ -110,6 +110,15 @@ def of_few_steps(planner: Planner) -> Planner:
     return lambda chance, seed: plans.of_steps(planner(chance, seed), chance)
 
 
+def any_training(chance: Chance, seed: int) -> Plan:
+    """Return a training of any kind."""
+    kinds = (
+        plans.ddp, plans.fsdp, plans.hsdp, plans.tensor_data, plans.pipeline, plans.interleaved,
+        plans.experts, plans.accumulated, plans.ring_attention,
+    )  # fmt: skip
+    return kinds[int(chance.integers(len(kinds)))](chance, seed)
+
+
 def with_halo(meets: str) -> Planner:
     """Return solvers whose hosts meet there."""
     return lambda chance, seed: plans.halo(chance, seed, meets=meets)
@@ -535,19 +544,15 @@ _STRAGGLERS = (
     Case("gpu-rollout", "gpu", straggler(plans.rollout, gpu),
          "a GPU is slower, ranks write and learn"),
     Case("gpu-node", "gpu", slow_gpus_of_node, "all GPUs of a node are slower"),
-    Case("gpu-much", "gpu", straggler(with_noise(plans.ddp, batches=0.05), gpu, 0.1, 0.4),
-         "a GPU is much slower, and batches differ"),
-    Case("gpu-much-tp-dp", "gpu", straggler(plans.tensor_data, gpu, 0.1, 0.4),
-         "a GPU is much slower"),
+    Case("gpu-much", "gpu", straggler(with_noise(any_training, batches=0.05), gpu, 0.1, 0.4),
+         "a GPU is much slower, in any kind of training"),
     Case("gpu-much-node", "gpu", partial(slow_gpus_of_node, low=0.1, high=0.4),
          "all GPUs of a node are much slower"),
-    Case("host-much", "host", straggler(plans.ddp, host, 0.1, 0.4),
-         "a host comes much too late to each step"),
+    Case("host-much", "host", straggler(any_training, host, 0.1, 0.4),
+         "a host comes much too late to each step, in any kind of training"),
     Case("host-much-steady", "host",
-         straggler(with_noise(plans.ddp, batches=0.03), steady, 0.1, 0.4),
-         "by the same time in each step, and batches differ"),
-    Case("host-much-fsdp", "host", straggler(plans.fsdp, host, 0.1, 0.4),
-         "a host comes much too late to each step"),
+         straggler(with_noise(any_training, batches=0.03), steady, 0.1, 0.4),
+         "by the same time in each step"),
     Case("gpu-growing", "gpu", straggler(plans.tensor_data, growing),
          "a GPU gets slower all the time"),
     Case("host-agreed", "host", agreed, "late before hosts agree on each operation"),

@@ -75,10 +75,13 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     own = np.where(by_batch & order.queued, own_ready, order.gap)
     queued = order.queued & ~np.isnan(usual) & ~by_batch
     later = called_later(records, order, usual)
-    found, expected = _carry_on(
-        records, order, place, Gaps(own, usual), murky, queued & ~murky, later
-    )
-    # What batches make of a gap is in it already.
+    found, guess = _carry_on(records, order, place, Gaps(own, usual), murky, queued & ~murky, later)
+    # What batches make of a gap is in it already. What the place before says of this one is, too,
+    # where it says something.
+    seen = np.flatnonzero(~order.queued & ~np.isnan(order.gap + guess))
+    more, guessed = (order.gap - found.usual)[seen], (guess - found.usual)[seen]
+    told = follow_batches(spot[seen], spot[seen], more, guessed, int(spot.max()) + 1)
+    expected = np.where(told[spot], guess, found.usual)
     expected = np.where(by_batch, own_ready, expected)
     return Gaps(own_with_chance(records, order, found.own, expected, spot), found.usual)
 

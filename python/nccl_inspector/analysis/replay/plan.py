@@ -36,6 +36,7 @@ class Plan:
     bounds: Ints  # positions where pieces begin, and the end
     start: Ints  # by piece: its first begin, ns
     operation: Ints
+    first: Ints  # the first position of its operation
     before: Ints  # positions; -1: none in its piece
     cause: Ints
     beside: Mask  # the begin of `cause` counts, not its end
@@ -83,10 +84,9 @@ def make_plan(records: Records, order: Order) -> Plan:
     )  # fmt: skip
     caused = np.where(beside, begun, caused)
     before, cause = (np.where(needed >= bounds[piece], needed, -1) for needed in (before, cause))
-    needs = np.maximum(before, cause)
-    if parts is not None:
-        needs = np.where(needs >= 0, parts[needs].max(axis=1), -1)
-        needs = np.where(needs < first[operation], needs, np.maximum(before, cause))
+    needs = np.maximum(
+        *(_needed_parts(one, parts, first[operation]).max(axis=1) for one in (before, cause))
+    )
     batch = _batches(np.maximum.reduceat(needs, first), first, bounds)[operation]
     begin = (records.begin[rows] - start[piece]).astype(float)
     end = (records.end[rows] - start[piece]).astype(float)
@@ -106,6 +106,7 @@ def make_plan(records: Records, order: Order) -> Plan:
         bounds,
         start,
         operation,
+        first[operation],
         before,
         cause,
         beside,
@@ -118,6 +119,18 @@ def make_plan(records: Records, order: Order) -> Plan:
         beyond,
         free,
     )
+
+
+def _needed_parts(needed: Ints, parts: Ints | None, first: Ints) -> Ints:
+    """Return for each position all parts of the kernel that it needs; -1: nothing.
+
+    `first`: the first position of its operation. A part that comes no sooner is left out: it is
+    computed later.
+    """
+    if parts is None:
+        return needed[:, None]
+    found: Ints = parts[needed]
+    return np.where((needed[:, None] >= 0) & (found < first[:, None]), found, needed[:, None])
 
 
 def _last_begins(records: Records, order: Order) -> Ints:
@@ -219,8 +232,8 @@ def make_program(plan: Plan, low: int, high: int) -> Program:
     place[at - low] = np.arange(count)
 
     def places(which: Ints) -> Ints:
-        of_parts = which[:, None] if plan.parts is None else plan.parts[which]
-        found: Ints = place[np.where(which[:, None] >= 0, of_parts - low, count)].T.copy()
+        needed = _needed_parts(which, plan.parts, plan.first[at])
+        found: Ints = place[np.where(needed >= 0, needed - low, count)].T.copy()
         return found
 
     before, cause = places(plan.before[at]), places(plan.cause[at])

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What delays cost where ranks compute on what they have while the next keys come."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from nccl_inspector.analysis.replay.gaps import find_gaps
 from nccl_inspector.analysis.replay.judge import judge_records
 from nccl_inspector.analysis.replay.order import find_order
 from nccl_inspector.analysis.replay.paths import Spot, transfer_times
+from nccl_inspector.analysis.replay.plan import make_plan, make_program
 from nccl_inspector.analysis.replay.records import RecordedComm, Records, gather
 from nccl_inspector.analysis.replay.transfer_causes import transfer_causes
 from nccl_inspector.analysis.replay.what_if import Replay
@@ -90,6 +93,20 @@ def test_a_slow_path_of_a_ring_costs_no_less_than_the_ring_would_save_without_it
     cost = 1 - rings(None)[1] / end
     assert cost > 0.2
     assert max(one.cost_share for one in found) >= 0.8 * cost
+
+
+@pytest.mark.parametrize("apart_ms", [0, 60])
+def test_nothing_is_replayed_from_what_the_replay_does_not_know_yet(apart_ms: int) -> None:
+    # A Send may be done long before its Recv begins, as the clocks of their nodes have it.
+    records, _ = rings(None)
+    ahead = np.where(records.member == 3, apart_ms * MS, 0)
+    records = replace(records, begin=records.begin + ahead, end=records.end + ahead)
+    plan = make_plan(records, find_order(records))
+    program, nothing = make_program(plan, 0, len(records)), len(records)
+    for low, high in program.batches:
+        for needs in (program.before, program.cause):
+            needed = needs[:, low:high] % (nothing + 1)  # of an end or of a begin
+            assert ((needed < low) | (needed == nothing)).all()
 
 
 @pytest.mark.parametrize("transfer_s", [0.006, 0.009])
