@@ -23,11 +23,10 @@ from nccl_inspector.capture import collectives, first_look, second_look, task
 from nccl_inspector.capture.contents import Source
 from nccl_inspector.capture.engine import Progress
 from nccl_inspector.capture.exchange import read_tables, write_tables
-from nccl_inspector.capture.pieces import divide
+from nccl_inspector.capture.pieces import plan_work
 from nccl_inspector.capture.reader import Notes, parquet, reason_of
 from nccl_inspector.capture.second_look import Question
 from nccl_inspector.capture.shared_work import shared_work
-from nccl_inspector.capture.shares import SHARES_MAX
 from nccl_inspector.capture.slurm_step import StepWords, has_ended
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.hostlist import compress
@@ -101,11 +100,11 @@ class SlurmTasks:
         if shutil.which("srun") is None:
             raise InspectorError("--slurm: there is no srun here")
         self._everything, files = source.everything, source.files
-        pieces = divide(files, self.tasks)
+        pieces, shares = plan_work(files, self.tasks)
         sizes = [piece.size(files) for piece in pieces]
         plan = {
             "items": len(pieces), "directory": str(source.directory.absolute()),
-            "everything": source.everything, "shares": min(self.tasks, SHARES_MAX),
+            "everything": source.everything, "shares": shares,
             "files": [asdict(one) for one in files], "pieces": [asdict(one) for one in pieces],
         }  # fmt: skip
         with self._told():
