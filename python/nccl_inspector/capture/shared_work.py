@@ -24,7 +24,7 @@ from nccl_inspector.system.printable import visible
 
 _PREFIX = ".nccl-inspector-analyze."
 _OWNER = "owner"
-_OWNER_BYTES_MAX = 4096
+OWNER_BYTES_MAX = 4096
 _WRITES_S = 0.5  # for so long a task that is ended may still write
 _NAMED_S = 24 * 3600.0  # so old is what is named, although its command may run on another host
 
@@ -52,7 +52,7 @@ def _read_owner(place: Path) -> tuple[str, Process] | None:
     try:
         fd = os.open(place / _OWNER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:
-            found = json.loads(file.read(_OWNER_BYTES_MAX))
+            found = json.loads(file.read(OWNER_BYTES_MAX))
         said = found["process"]
         words = (str(said[key]) for key in ("start", "boot", "space"))
         return visible(str(found["host"])), Process(int(said["pid"]), *words)

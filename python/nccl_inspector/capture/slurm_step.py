@@ -8,35 +8,44 @@ because a site's TaskProlog may print, and the report is on the other.
 
 import json
 import os
+import re
 import shutil
 import threading
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 from nccl_inspector.capture.task import MARK
 from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.slurm.attempt import Answer, Attempt, judge
-from nccl_inspector.slurm.command import ask
+from nccl_inspector.slurm.command import Said, ask
 from nccl_inspector.system.printable import visible
 
+LINE_BYTES_MAX = 1 << 16  # of what a task tells; a longer line is passed on in parts
+_CANCELLED = re.compile(r" JobState=(CANCELLED|DEADLINE|PREEMPTED|REVOKED|TIMEOUT)\b")
 _STDERR = 2
 
 
 class StepWords:
-    """Reads what tasks print, in a thread, until the last of them has ended."""
+    """What the tasks of a step print; a thread reads it until the last of them has ended."""
 
-    def __init__(self, output: IO[bytes] | None) -> None:
-        """Begin to read `output`, the standard output of srun; None: there is none."""
-        self.job_id = os.environ.get("SLURM_JOB_ID", "")  # the allocation, or a job of the step
+    def __init__(self) -> None:
+        """Make the pipe; `begin` reads it."""
+        self.job_id = os.environ.get("SLURM_JOB_ID", "")  # else its tasks tell it
+        self.is_own_job = not self.job_id
         self.unseen: dict[str, set[str]] = defaultdict(set)  # by directory, nodes without it
-        self._thread = threading.Thread(target=self._read, args=(output,), daemon=True)
+        # The thread alone closes its end: it may wait there for a process that a task left behind.
+        self._reading, self.writing = os.pipe2(os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def begin(self) -> None:
+        """Read from now on; srun has the other end."""
+        os.close(self.writing)
         self._thread.start()
 
-    def _read(self, output: IO[bytes] | None) -> None:
-        with suppress(OSError, ValueError):
-            for line in output or ():
+    def _read(self) -> None:
+        with suppress(OSError, ValueError), os.fdopen(self._reading, "rb") as output:
+            while line := output.readline(LINE_BYTES_MAX):
                 if not self._take(line):
                     os.write(_STDERR, line)
 
@@ -46,7 +55,8 @@ class StepWords:
             return False
         try:
             said = json.loads(line[len(MARK) :])
-            self.job_id = said["job"] or self.job_id
+            if self.is_own_job:
+                self.job_id = str(said["job"])
             if said["unseen"]:
                 self.unseen[visible(said["unseen"])].add(visible(said["node"]))
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -58,11 +68,24 @@ class StepWords:
         self._thread.join(seconds)
 
 
-def has_ended(job_id: str) -> bool:
-    """Tell whether Slurm says that a job is over; False also if it says nothing."""
+def _asked(job_id: str) -> Said | None:
     program = shutil.which("scontrol")
     if program is None or not JOB_ID.fullmatch(job_id):
-        return False
+        return None
     said = ask(Path(program), "--oneliner", "show", "job", job_id)
-    attempt = Attempt(int(job_id))
-    return not said.cut and judge(said.status, said.output, said.errors, attempt) is Answer.ENDED
+    return None if said.cut else said
+
+
+def is_gone(words: StepWords) -> bool:
+    """Tell whether Slurm says that the work is no longer wanted; False also if it says nothing.
+
+    The job in which the steps run has ended. Outside a job a step is a job of its own, which has
+    ended in any case: somebody cancelled it, or its time was up.
+    """
+    said = _asked(words.job_id)
+    if said is None:
+        return False
+    if not words.is_own_job:
+        attempt = Attempt(int(words.job_id))
+        return judge(said.status, said.output, said.errors, attempt) is Answer.ENDED
+    return said.status == 0 and bool(_CANCELLED.search(said.output))

@@ -27,7 +27,7 @@ from nccl_inspector.capture.pieces import plan_work
 from nccl_inspector.capture.reader import Notes, parquet, reason_of
 from nccl_inspector.capture.second_look import Question
 from nccl_inspector.capture.shared_work import shared_work
-from nccl_inspector.capture.slurm_step import StepWords, has_ended
+from nccl_inspector.capture.slurm_step import StepWords, is_gone
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.hostlist import compress
 from nccl_inspector.model.wording import number
@@ -188,7 +188,7 @@ class SlurmTasks:
             InspectorError: the job is gone, or no task of the round did anything.
         """
         task.put(task.plan_path(self.work, round_.name), round_.plan)
-        began = False
+        began, found = False, None
         for step in range(_STEPS_MAX):
             if left := _missing(self.work, round_):
                 name = f"{round_.name}.step{step}"
@@ -199,6 +199,8 @@ class SlurmTasks:
         if (left := _missing(self.work, round_)) and not began:
             raise InspectorError(_IN_VAIN)
         for at in left:
+            if found is not None and not found.is_own_job:
+                self._end_if_in_vain(found, began)
             self.say(f"{round_.item} {at + 1} of {round_.items} is {round_.done} here")
             task.do_item(self.work, round_.name, round_.plan, at)
         round_.show([])
@@ -210,10 +212,10 @@ class SlurmTasks:
         What tasks that died have left is done by others, but not what a job leaves that is gone:
         somebody has cancelled it, or its time is up.
         """
-        if has_ended(found.job_id):
+        if is_gone(found):
             raise InspectorError(f"--slurm: job {found.job_id} has ended before the work was done")
         # Outside a job a further step is a new job, which waits in the queue like this one.
-        if not began and (found.unseen or not os.environ.get("SLURM_JOB_ID")):
+        if not began and (found.unseen or found.is_own_job):
             raise InspectorError(_IN_VAIN)
 
     def _run_step(self, round_: _Round, tasks: int, step_name: str) -> StepWords:
@@ -226,10 +228,12 @@ class SlurmTasks:
             ),
         ]  # fmt: skip
         env = {**os.environ, "SLURM_NCCL_INSPECTOR": "off"}  # there is nothing to measure
-        with subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env
-        ) as step:
-            found = StepWords(step.stdout)
+        found = StepWords()
+        try:
+            step = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=found.writing, env=env)
+        finally:
+            found.begin()
+        with step:
             try:
                 while step.poll() is None:
                     time.sleep(_LOOK_S)
@@ -240,7 +244,7 @@ class SlurmTasks:
                 raise
             found.wait(_END_S)
         _look_anew(self.work)
-        for path, nodes in found.unseen.items():
+        for path, nodes in dict(found.unseen).items():
             self._tell_unseen(path, nodes)
         if left_over := len(_missing(self.work, round_)):
             self.say(

@@ -70,6 +70,7 @@ os.stat = stat
 """
 HIDDEN = {"shared": "/.nccl-inspector-analyze.", "capture": "/capture/"}
 NODES = "n1", "n2", "n3"
+OF_A_JOB = "import os\nos.environ['SLURM_JOB_ID'] = '12'\n"
 SCONTROL = "#!/bin/sh\necho 'JobId=12 JobName=x JobState={state} NodeList=n1'\n"
 # An srun whose tasks write for long.
 SLOW_SRUN = """#!/bin/sh
@@ -231,6 +232,24 @@ def test_nothing_is_done_for_a_job_that_is_gone(
     assert (by_tasks.exit_code == 3) == ends
     assert ("job 12 has ended before the work was done" in by_tasks.stderr) == ends
     assert not list(tmp_path.glob(".nccl-inspector-*"))
+
+
+@pytest.mark.parametrize(
+    ("state", "ends"), [("CANCELLED", True), ("TIMEOUT", True), ("FAILED", False)]
+)
+def test_a_step_that_is_a_job_of_its_own_is_run_again_unless_somebody_ended_it(
+    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, ends: bool
+) -> None:
+    shim = OF_A_JOB + DIES.format(died=str(tmp_path / "died"), round_="read")
+    programs = make_srun(tmp_path, NODES, shim)
+    (programs / "scontrol").write_text(SCONTROL.format(state=state))
+    (programs / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    by_tasks = analyze(capture, "--slurm", "3", "--shared", tmp_path)
+    assert (by_tasks.exit_code == 3) == ends
+    assert ("job 12 has ended before the work was done" in by_tasks.stderr) == ends
+    assert "is read here" not in by_tasks.stderr
 
 
 def test_what_keeps_tasks_from_starting_is_one_line(
