@@ -98,29 +98,33 @@ def _seconds(labels: str, site: Site) -> str:
     return f"({_busy(labels, site)} / ({_done(labels, site)} > 0))"
 
 
-def _late(points: str, seconds: str, done: str, by: RuleLabels) -> str:
+def _late(points: str, counted: str, done: str, busy: str, by: RuleLabels) -> str:
     """Return for what part of the time others wait for a rank, by rank and kind of operation.
 
-    `points` gives times of all ranks, `seconds` and `done` those of the ranks that are judged.
+    A rank that is faster than usual came late: its operations would usually take longer than it was
+    in them. `points` gives times of all ranks, `counted` a series for each of these or is empty;
+    `done` and `busy` are of the ranks that are judged. Prometheus evaluates each selector anew
+    where it stands, and joins of all ranks are what takes it long, so there are few of both.
     """
     usual = f"quantile by ({by.kind}) (0.5, {points})"
-    return f"({usual}\n- on ({by.kind}) group_right () {seconds})\n* {done}"
+    if counted:
+        usual = f"({usual}\nand count by ({by.kind}) ({counted}) >= 3)"
+    return f"{usual}\n* on ({by.kind}) group_right () ({done} > 0)\n- {busy}"
 
 
-def _late_ranks(points: str, seconds: str, done: str, by: RuleLabels) -> str:
-    late = _late(points, seconds, done, by)
-    return f"sum by ({by.rank}) ({late}\nand on ({by.kind}) count by ({by.kind}) ({points}) >= 3)"
+def _late_ranks(points: str, counted: str, done: str, busy: str, by: RuleLabels) -> str:
+    return f"sum by ({by.rank}) ({_late(points, counted, done, busy, by)})"
 
 
-def _wait(seconds: str, done: str, by: RuleLabels) -> str:
+def _wait(seconds: str, done: str, busy: str, by: RuleLabels) -> str:
     """Return for what part of the time a rank is in collectives beyond the usual transfer.
 
     The transfer is that of the rank that came last; usual is the median of such communicators.
     """
     usual = f"quantile by ({by.alike}) (0.5, min by ({by.alike}, comm) ({seconds}))"
     return (
-        f"sum by ({by.rank}) (clamp_min({seconds}\n- on ({by.alike}) group_left () {usual}, 0)\n"
-        f"* {done})"
+        f"sum by ({by.rank}) (clamp_min({busy}\n- {usual}\n"
+        f"* on ({by.alike}) group_right () ({done} > 0), 0))"
     )
 
 
@@ -158,16 +162,16 @@ def _transfer(points: str, done: str, by: RuleLabels) -> str:
 
 def _of_nodes(site: Site, by: RuleLabels) -> RuleParts:
     labels = SYNCHRONOUS
-    seconds, done = _seconds(labels, site), _done(labels, site)
+    seconds, done, busy = _seconds(labels, site), _done(labels, site), _busy(labels, site)
     throughput = _average("nccl_inspector_job_throughput", "", site)
     return RuleParts(
         bandwidths=f"max by ({by.bucket}, comm) ({_average('nccl_bus_bandwidth_gbs', '', site)})",
         busy=_rate("nccl_collective_busy_seconds_total", "", site),
-        synchronous_busy=_busy(labels, site),
+        synchronous_busy=busy,
         operations=_rate("nccl_communicator_operations_completed_total", "", site),
         throughput=f"avg by ({by.job}, unit) ({throughput})",
-        late=_late_ranks(seconds, seconds, done, by),
-        wait=_wait(seconds, done, by),
+        late=_late_ranks(seconds, f"{done} > 0", done, busy, by),
+        wait=_wait(seconds, done, busy, by),
         late_gpu=_late_gpu(
             _excuse(_RANK_WAIT, _RANK_LATE, site, by),
             f"max by ({by.job}) (sum by ({by.gpu}) ({_RANK_WAIT}))",
@@ -180,7 +184,8 @@ def _of_nodes(site: Site, by: RuleLabels) -> RuleParts:
 def _of_shards(by: RuleLabels) -> RuleParts:
     unit = f"{by.job}, unit"
     points, busy = "shard:nccl_collective_seconds:points", "shard:nccl_collective_busy_seconds:rate"
-    last = "shard:nccl_collective_seconds:last_rank", "shard:nccl_collective_operations:last_rank"
+    done = "shard:nccl_collective_operations:last_rank"
+    last = done, f"shard:nccl_collective_seconds:last_rank * {done}"
     return RuleParts(
         bandwidths=(
             f"max by ({by.bucket}, comm) (shard:nccl_bus_bandwidth_gbs:max)\n"
@@ -194,7 +199,7 @@ def _of_shards(by: RuleLabels) -> RuleParts:
             f"/ sum by ({unit}) (shard:nccl_throughput:count)"
         ),
         late=(
-            f"{_late_ranks(points, *last, by)}\n"
+            f"{_late_ranks(points, points, *last, by)}\n"
             f"or sum by ({by.rank}) (shard:nccl_collective_late:ratio)"
         ),
         wait="",
@@ -222,7 +227,7 @@ def _last_ranks(site: Site, by: RuleLabels) -> list[ShardRule]:
     stands for a node that is late as a whole.
     """
     labels = f"{SYNCHRONOUS}, {_SEVERAL_NODES}"
-    seconds, done = _seconds(labels, site), _done(labels, site)
+    seconds, done, busy = _seconds(labels, site), _done(labels, site), _busy(labels, site)
     comm, both = f"{by.job}, comm, comm_name", f"{by.rank}, collective, message_size, algo_proto"
     late, chosen = "rank:nccl_collective_late:several_nodes", "rank:nccl_collective_late:chosen"
     before, limit = f"and on ({by.rank}) {chosen}", site["late_ratio"]
@@ -231,7 +236,7 @@ def _last_ranks(site: Site, by: RuleLabels) -> list[ShardRule]:
         return f"max by ({both}) ({expr}\nand on ({by.rank}) {chosen})"
 
     return [
-        ShardRule(late, f"sum by ({by.rank}) ({_late(seconds, seconds, done, by)})"),
+        ShardRule(late, _late_ranks(seconds, "", done, busy, by)),
         ShardRule(
             chosen,
             f"topk by ({comm}) (1,\n2 * ({late} > {limit} {before})\n"
@@ -248,23 +253,24 @@ def _late_within_nodes(site: Site, by: RuleLabels) -> list[ShardRule]:
     As in _last_ranks(), those that were named before stay until another one is twice as late.
     """
     labels = f"{SYNCHRONOUS}, {_ONE_NODE}"
-    seconds, done = _seconds(labels, site), _done(labels, site)
+    seconds, done, busy = _seconds(labels, site), _done(labels, site), _busy(labels, site)
+    each = f"{done} > 0"
     late, named = "rank:nccl_collective_late:one_node", "shard:nccl_collective_late:ratio"
     first = f"2 * ({late} and on ({by.rank}) {named})\nor {late}"
     return [
-        ShardRule(late, f"{_late_ranks(seconds, seconds, done, by)}\n> {site['late_ratio']}"),
+        ShardRule(late, f"{_late_ranks(seconds, each, done, busy, by)}\n> {site['late_ratio']}"),
         ShardRule(named, f"{late} and on ({by.rank}) topk by ({by.job}) ({_LATE_RANKS},\n{first})"),
-        *_waits_within_nodes(seconds, done, site, by),
+        *_waits_within_nodes(_wait(seconds, done, busy, by), site, by),
     ]
 
 
-def _waits_within_nodes(seconds: str, done: str, site: Site, by: RuleLabels) -> list[ShardRule]:
+def _waits_within_nodes(waits: str, site: Site, by: RuleLabels) -> list[ShardRule]:
     """Return the rules of how long named ranks wait themselves, in communicators within nodes."""
     wait, late = "rank:nccl_collective_wait:one_node", "rank:nccl_collective_late:one_node"
     named = "rank:nccl_collective_late:chosen or shard:nccl_collective_late:ratio"
     excuse = f"{_excuse(wait, late, site, by)} > {site['late_ratio']} / 4"
     return [
-        ShardRule(wait, _wait(seconds, done, by)),
+        ShardRule(wait, waits),
         ShardRule(_SHARD_WAIT, f"{excuse}\nand on ({by.gpu}) ({named})"),
     ]
 
