@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ from nccl_inspector.system.printable import visible
 
 LINE_BYTES_MAX = 1 << 16  # of what a task tells; a longer line is passed on in parts
 _CANCELLED = re.compile(r" JobState=(CANCELLED|DEADLINE|PREEMPTED|REVOKED|TIMEOUT)\b")
+_COMPLETING = re.compile(r" JobState=COMPLETING\b")
+_COMPLETES_S = 10  # so often it is asked how a job has ended that completes, each second
 _STDERR = 2
 
 
@@ -69,10 +72,15 @@ class StepWords:
 
 
 def _asked(job_id: str) -> Said | None:
+    """Return what scontrol says of a job, if possible when it has completed."""
     program = shutil.which("scontrol")
     if program is None or not JOB_ID.fullmatch(job_id):
         return None
-    said = ask(Path(program), "--oneliner", "show", "job", job_id)
+    for _ in range(_COMPLETES_S):
+        said = ask(Path(program), "--oneliner", "show", "job", job_id)
+        if not _COMPLETING.search(said.output):
+            break
+        time.sleep(1)
     return None if said.cut else said
 
 
@@ -85,7 +93,9 @@ def is_gone(words: StepWords) -> bool:
     said = _asked(words.job_id)
     if said is None:
         return False
-    if not words.is_own_job:
-        attempt = Attempt(int(words.job_id))
-        return judge(said.status, said.output, said.errors, attempt) is Answer.ENDED
-    return said.status == 0 and bool(_CANCELLED.search(said.output))
+    if words.is_own_job:
+        return said.status == 0 and bool(_CANCELLED.search(said.output))
+    if _COMPLETING.search(said.output):  # its nodes take long; it has ended all the same
+        return True
+    attempt = Attempt(int(words.job_id))
+    return judge(said.status, said.output, said.errors, attempt) is Answer.ENDED

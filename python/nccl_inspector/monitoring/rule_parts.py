@@ -21,6 +21,7 @@ _ONE_NODE, _SEVERAL_NODES = 'n_nodes="1"', 'n_nodes!="1"'
 # How many late ranks of communicators within one node a shard reports for each job.
 _LATE_RANKS = 3
 _RANK_LATE, _RANK_WAIT = "rank:nccl_collective_late:ratio", "rank:nccl_collective_wait:ratio"
+_POINTS = "shard:nccl_collective_seconds:points"
 _SHARD_WAIT = "shard:nccl_collective_wait:ratio"
 
 
@@ -98,22 +99,24 @@ def _seconds(labels: str, site: Site) -> str:
     return f"({_busy(labels, site)} / ({_done(labels, site)} > 0))"
 
 
-def _late(points: str, counted: str, done: str, busy: str, by: RuleLabels) -> str:
-    """Return for what part of the time others wait for a rank, by rank and kind of operation.
+def _usual(points: str, counted: str, by: RuleLabels) -> str:
+    """Return the usual time of each kind of operation, where there are times of three ranks.
+
+    `points` gives times of all ranks, `counted` a series for each of these.
+    """
+    counts = f"count by ({by.kind}) ({counted})"
+    return f"(quantile by ({by.kind}) (0.5, {points})\nand {counts} >= 3)"
+
+
+def _late(usual: str, done: str, busy: str, by: RuleLabels) -> str:
+    """Return for what part of the time others wait for a rank, by rank.
 
     A rank that is faster than usual came late: its operations would usually take longer than it was
-    in them. `points` gives times of all ranks, `counted` a series for each of these or is empty;
-    `done` and `busy` are of the ranks that are judged. Prometheus evaluates each selector anew
-    where it stands, and joins of all ranks are what takes it long, so there are few of both.
+    in them. `done` and `busy` are of the ranks that are judged. Prometheus evaluates each selector
+    anew where it stands, and joins of all ranks are what takes it long: there are few of both.
     """
-    usual = f"quantile by ({by.kind}) (0.5, {points})"
-    if counted:
-        usual = f"({usual}\nand count by ({by.kind}) ({counted}) >= 3)"
-    return f"{usual}\n* on ({by.kind}) group_right () ({done} > 0)\n- {busy}"
-
-
-def _late_ranks(points: str, counted: str, done: str, busy: str, by: RuleLabels) -> str:
-    return f"sum by ({by.rank}) ({_late(points, counted, done, busy, by)})"
+    late = f"{usual}\n* on ({by.kind}) group_right () ({done} > 0)\n- {busy}"
+    return f"sum by ({by.rank}) ({late})"
 
 
 def _wait(seconds: str, done: str, busy: str, by: RuleLabels) -> str:
@@ -170,7 +173,7 @@ def _of_nodes(site: Site, by: RuleLabels) -> RuleParts:
         synchronous_busy=busy,
         operations=_rate("nccl_communicator_operations_completed_total", "", site),
         throughput=f"avg by ({by.job}, unit) ({throughput})",
-        late=_late_ranks(seconds, f"{done} > 0", done, busy, by),
+        late=_late(_usual(seconds, f"{done} > 0", by), done, busy, by),
         wait=_wait(seconds, done, busy, by),
         late_gpu=_late_gpu(
             _excuse(_RANK_WAIT, _RANK_LATE, site, by),
@@ -183,7 +186,7 @@ def _of_nodes(site: Site, by: RuleLabels) -> RuleParts:
 
 def _of_shards(by: RuleLabels) -> RuleParts:
     unit = f"{by.job}, unit"
-    points, busy = "shard:nccl_collective_seconds:points", "shard:nccl_collective_busy_seconds:rate"
+    points, busy = _POINTS, "shard:nccl_collective_busy_seconds:rate"
     done = "shard:nccl_collective_operations:last_rank"
     last = done, f"shard:nccl_collective_seconds:last_rank * {done}"
     return RuleParts(
@@ -199,7 +202,7 @@ def _of_shards(by: RuleLabels) -> RuleParts:
             f"/ sum by ({unit}) (shard:nccl_throughput:count)"
         ),
         late=(
-            f"{_late_ranks(points, points, *last, by)}\n"
+            f"{_late(_usual(points, points, by), *last, by)}\n"
             f"or sum by ({by.rank}) (shard:nccl_collective_late:ratio)"
         ),
         wait="",
@@ -236,7 +239,8 @@ def _last_ranks(site: Site, by: RuleLabels) -> list[ShardRule]:
         return f"max by ({both}) ({expr}\nand on ({by.rank}) {chosen})"
 
     return [
-        ShardRule(late, _late_ranks(seconds, "", done, busy, by)),
+        # The middle one of these times is the median of all, or the mean of two.
+        ShardRule(late, _late(f"quantile by ({by.kind}) (0.5, {_POINTS})", done, busy, by)),
         ShardRule(
             chosen,
             f"topk by ({comm}) (1,\n2 * ({late} > {limit} {before})\n"
@@ -254,11 +258,11 @@ def _late_within_nodes(site: Site, by: RuleLabels) -> list[ShardRule]:
     """
     labels = f"{SYNCHRONOUS}, {_ONE_NODE}"
     seconds, done, busy = _seconds(labels, site), _done(labels, site), _busy(labels, site)
-    each = f"{done} > 0"
+    usual = _usual(seconds, f"{done} > 0", by)
     late, named = "rank:nccl_collective_late:one_node", "shard:nccl_collective_late:ratio"
     first = f"2 * ({late} and on ({by.rank}) {named})\nor {late}"
     return [
-        ShardRule(late, f"{_late_ranks(seconds, each, done, busy, by)}\n> {site['late_ratio']}"),
+        ShardRule(late, f"{_late(usual, done, busy, by)}\n> {site['late_ratio']}"),
         ShardRule(named, f"{late} and on ({by.rank}) topk by ({by.job}) ({_LATE_RANKS},\n{first})"),
         *_waits_within_nodes(_wait(seconds, done, busy, by), site, by),
     ]
@@ -277,13 +281,14 @@ def _waits_within_nodes(waits: str, site: Site, by: RuleLabels) -> list[ShardRul
 
 def _points(site: Site, by: RuleLabels) -> list[ShardRule]:
     """Return the rules of the times that stand for all ranks here; up to three ranks: their own."""
-    seconds = _seconds(f"{SYNCHRONOUS}, {_SEVERAL_NODES}", site)
-    ranks, record = f"count by ({by.kind}) ({seconds})", "shard:nccl_collective_seconds:points"
+    labels = f"{SYNCHRONOUS}, {_SEVERAL_NODES}"
+    seconds = _seconds(labels, site)
+    ranks = f"count by ({by.kind}) ({_done(labels, site)} > 0)"
     return [
-        ShardRule(record, f"min by ({by.kind}) ({seconds})", "min"),
-        ShardRule(record, f"max by ({by.kind}) ({seconds})\nand {ranks} >= 2", "max"),
+        ShardRule(_POINTS, f"min by ({by.kind}) ({seconds})", "min"),
+        ShardRule(_POINTS, f"max by ({by.kind}) ({seconds})\nand {ranks} >= 2", "max"),
         ShardRule(
-            record, f"quantile by ({by.kind}) (0.5, {seconds})\nand {ranks} >= 3", "median"
+            _POINTS, f"quantile by ({by.kind}) (0.5, {seconds})\nand {ranks} >= 3", "median"
         ),
     ]  # fmt: skip
 

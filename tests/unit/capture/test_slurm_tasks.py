@@ -17,7 +17,7 @@ import duckdb
 import pytest
 from click.testing import CliRunner, Result
 
-from nccl_inspector.capture import pieces
+from nccl_inspector.capture import pieces, slurm_step
 from nccl_inspector.capture.file_parts import PART_BYTES_MIN
 from nccl_inspector.cli import cli
 from tests.sandbox import wait_until
@@ -211,7 +211,8 @@ def test_nodes_that_do_not_see_a_directory_are_named_once(
 
 
 @pytest.mark.parametrize(
-    ("state", "ends"), [("CANCELLED", True), ("TIMEOUT", True), ("RUNNING", False)]
+    ("state", "ends"),
+    [("CANCELLED", True), ("TIMEOUT", True), ("COMPLETING", True), ("RUNNING", False)],
 )
 @pytest.mark.parametrize("round_", ["read", "look", "again"])
 def test_nothing_is_done_for_a_job_that_is_gone(
@@ -228,6 +229,7 @@ def test_nothing_is_done_for_a_job_that_is_gone(
     (programs / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=":")
     monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setattr(slurm_step, "_COMPLETES_S", 1)
     by_tasks = analyze(capture, "--slurm", "3", "--shared", tmp_path)
     assert (by_tasks.exit_code == 3) == ends
     assert ("job 12 has ended before the work was done" in by_tasks.stderr) == ends
