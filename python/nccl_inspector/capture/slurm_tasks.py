@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read and join a large capture with the tasks of Slurm steps, which share a directory.
 
-The tasks do what is in task.py, in three rounds. A round is a step. What its tasks have left is
-done by another step, and after that here.
+The tasks do what is in task.py, in three rounds. A round is a step. What tasks that died have left
+is done by another step, and after that here.
 """
 
 import os
-import secrets
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,17 +23,20 @@ from nccl_inspector.capture import collectives, first_look, second_look, task
 from nccl_inspector.capture.contents import Source
 from nccl_inspector.capture.engine import Progress
 from nccl_inspector.capture.exchange import read_tables, write_tables
-from nccl_inspector.capture.pieces import divide
+from nccl_inspector.capture.pieces import plan_work
 from nccl_inspector.capture.reader import Notes, parquet, reason_of
 from nccl_inspector.capture.second_look import Question
-from nccl_inspector.capture.shares import SHARES_MAX
+from nccl_inspector.capture.shared_work import shared_work
+from nccl_inspector.capture.slurm_step import StepWords, is_gone
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.hostlist import compress
 from nccl_inspector.model.wording import number
 from nccl_inspector.system.own_code import words_to_run
 
 _STEPS_MAX = 2
 _LOOK_S, _END_S = 0.5, 10.0
 _NEEDS = "needs"
+_IN_VAIN = "--slurm: none of the step's tasks did anything, so nothing is reported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ class SlurmTasks:
     _everything: bool = False
     _once: bool = False
     _folders: list[str] = field(default_factory=list)  # of each share, from the first look
+    _unseen: dict[str, set[str]] = field(default_factory=dict)  # by directory, nodes that are told
 
     def read(self, source: Source, folder: Path, progress: Progress | None) -> Notes:
         """Read all files; `folder` is not used, because it is of this host.
@@ -98,11 +100,11 @@ class SlurmTasks:
         if shutil.which("srun") is None:
             raise InspectorError("--slurm: there is no srun here")
         self._everything, files = source.everything, source.files
-        pieces = divide(files, self.tasks)
+        pieces, shares = plan_work(files, self.tasks)
         sizes = [piece.size(files) for piece in pieces]
         plan = {
             "items": len(pieces), "directory": str(source.directory.absolute()),
-            "everything": source.everything, "shares": min(self.tasks, SHARES_MAX),
+            "everything": source.everything, "shares": shares,
             "files": [asdict(one) for one in files], "pieces": [asdict(one) for one in pieces],
         }  # fmt: skip
         with self._told():
@@ -180,18 +182,43 @@ class SlurmTasks:
             raise InspectorError(f"--slurm: {self.work}: {reason_of(err)}") from err
 
     def _do(self, round_: _Round) -> list[Any]:
-        """Do a round; return the notes of its items."""
+        """Do a round; return the notes of its items.
+
+        Raises:
+            InspectorError: the job is gone, or no task of the round did anything.
+        """
         task.put(task.plan_path(self.work, round_.name), round_.plan)
+        began, found = False, None
         for step in range(_STEPS_MAX):
             if left := _missing(self.work, round_):
-                self._run_step(round_, min(self.tasks, len(left)), f"{round_.name}.step{step}")
-        for at in _missing(self.work, round_):
+                name = f"{round_.name}.step{step}"
+                found = self._run_step(round_, min(self.tasks, len(left)), name)
+                began |= any(self.work.glob(f"{name}.*{task.TAKEN}"))
+                if _missing(self.work, round_):
+                    self._end_if_in_vain(found, began)
+        if (left := _missing(self.work, round_)) and not began:
+            raise InspectorError(_IN_VAIN)
+        for at in left:
+            if found is not None and not found.is_own_job:
+                self._end_if_in_vain(found, began)
             self.say(f"{round_.item} {at + 1} of {round_.items} is {round_.done} here")
             task.do_item(self.work, round_.name, round_.plan, at)
         round_.show([])
         return [task.notes(self.work, round_.name, at) for at in range(round_.items)]
 
-    def _run_step(self, round_: _Round, tasks: int, step_name: str) -> None:
+    def _end_if_in_vain(self, found: StepWords, began: bool) -> None:
+        """End this command if no further step can do anything.
+
+        What tasks that died have left is done by others, but not what a job leaves that is gone:
+        somebody has cancelled it, or its time is up.
+        """
+        if is_gone(found):
+            raise InspectorError(f"--slurm: job {found.job_id} has ended before the work was done")
+        # Outside a job a further step is a new job, which waits in the queue like this one.
+        if not began and (found.unseen or found.is_own_job):
+            raise InspectorError(_IN_VAIN)
+
+    def _run_step(self, round_: _Round, tasks: int, step_name: str) -> StepWords:
         """Run one step to its end; what it could not do is told."""
         words = [
             "srun", f"--ntasks={tasks}", "--kill-on-bad-exit=0", "--no-kill", "--input=none",
@@ -201,8 +228,12 @@ class SlurmTasks:
             ),
         ]  # fmt: skip
         env = {**os.environ, "SLURM_NCCL_INSPECTOR": "off"}  # there is nothing to measure
-        # On standard error, where a site's TaskProlog may print: the report is on the other.
-        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2, env=env) as step:
+        found = StepWords()
+        try:
+            step = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=found.writing, env=env)
+        finally:
+            found.begin()
+        with step:
             try:
                 while step.poll() is None:
                     time.sleep(_LOOK_S)
@@ -211,12 +242,24 @@ class SlurmTasks:
             except BaseException:
                 _end(step)
                 raise
+            found.wait(_END_S)
         _look_anew(self.work)
+        for path, nodes in dict(found.unseen).items():
+            self._tell_unseen(path, nodes)
         if left_over := len(_missing(self.work, round_)):
             self.say(
                 f"{left_over} of {number(round_.items, round_.item)} not {round_.done} by the "
                 f"step's {number(tasks, 'task')} (srun: exit status {step.returncode})"
             )
+        return found
+
+    def _tell_unseen(self, path: str, nodes: set[str]) -> None:
+        """Say which nodes do not see a directory, of each node once."""
+        told = self._unseen.setdefault(path, set())
+        if fresh := nodes - told:
+            told |= fresh
+            verb = "does" if len(fresh) == 1 else "do"
+            self.say(f"{compress(fresh)} {verb} not see {path}")
 
 
 def _end(step: subprocess.Popen[bytes]) -> None:
@@ -229,22 +272,12 @@ def _end(step: subprocess.Popen[bytes]) -> None:
         step.wait()
 
 
-def _check_shared(shared: Path) -> None:
-    """Refuse a directory in which somebody else may put another one in the place of ours.
-
-    Raises:
-        InspectorError: it is one, or is not there.
-    """
-    try:
-        found = shared.stat()
-    except OSError as err:
-        raise InspectorError(f"--shared: {shared}: {err.strerror}") from err
-    others = stat.S_IWGRP | stat.S_IWOTH if os.geteuid() == 0 else stat.S_IWOTH
-    is_ours = found.st_uid in (0, os.geteuid()) and not found.st_mode & others
-    if not is_ours and not found.st_mode & stat.S_ISVTX:
-        raise InspectorError(
-            f"--shared: {shared}: others can rename what is in it; take a directory of your own"
-        )
+def _interrupt_by(number: signal.Signals) -> Any:
+    """Let a signal end this process as Ctrl-C does; return how it was handled before."""
+    before = signal.getsignal(number)
+    if before != signal.SIG_IGN:  # as nohup starts it
+        signal.signal(number, signal.default_int_handler)
+    return before
 
 
 @contextmanager
@@ -254,22 +287,11 @@ def slurm_tasks(tasks: int, shared: Path, say: Callable[[str], None]) -> Iterato
     Raises:
         InspectorError: it cannot be made, or would not be safe there.
     """
-    _check_shared(shared)
-    work = shared.absolute() / f".nccl-inspector-analyze.{secrets.token_hex(4)}"
+    # scancel, a time limit and a terminal that is closed end in order, too.
+    before = {number: _interrupt_by(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        work.mkdir(mode=0o700)
-    except OSError as err:
-        raise InspectorError(f"--shared: {work.parent}: {err.strerror}") from err
-    # scancel and a time limit end in order, too.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield SlurmTasks(tasks, work, say)
+        with shared_work(shared, say) as work:
+            yield SlurmTasks(tasks, work, say)
     finally:
-        signal.signal(signal.SIGTERM, before)
-        with suppress(OSError):  # a task that goes on for a moment may write once more
-            shutil.rmtree(work)
-        if work.exists():
-            time.sleep(_LOOK_S)
-            shutil.rmtree(work, ignore_errors=True)
-        if work.exists():
-            say(f"{work}: cannot be removed")
+        for number, handler in before.items():
+            signal.signal(number, handler)

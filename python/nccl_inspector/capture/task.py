@@ -33,6 +33,9 @@ from nccl_inspector.system.atomic import replace_path
 from nccl_inspector.system.clock import boot_id
 
 _WAIT_S = 0.2
+TAKEN = "taken"
+MARK = b"nccl-inspector-task "  # before what a task tells the command; JSON follows
+_LOOKED_FOR = 8  # files of the capture
 
 
 def put(path: Path, what: object) -> None:
@@ -184,7 +187,9 @@ def do_item(work: Path, round_: str, plan: dict[str, Any], at: int) -> None:
 def _is_mine(work: Path, step: str, at: int) -> bool:
     """Take an item for this process; False: another one has it."""
     try:
-        os.close(os.open(work / f"{step}.{at}.taken", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        os.close(
+            os.open(work / f"{step}.{at}.{TAKEN}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        )
     except FileExistsError:
         return False
     return True
@@ -236,11 +241,40 @@ def _hold_any(work: Path, prefix: str) -> int | None:
     return None
 
 
+def _sees(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
+
+
+def _sees_capture(plan: dict[str, Any]) -> bool:
+    """Tell whether this node has the files; an empty directory may be in their place."""
+    some = plan["files"][:_LOOKED_FOR]
+    return any(_sees(Path(plan["directory"]) / one["name"]) for one in some)
+
+
+def _tell(unseen: str) -> None:
+    """Tell the command of which job this task is, and which directory its node does not see."""
+    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    said = {"job": os.environ.get("SLURM_JOB_ID", ""), "node": node, "unseen": unseen}
+    sys.stdout.buffer.write(MARK + json.dumps(said).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
 def main(words: Sequence[str]) -> int:
     """Be one task: do items until none is left. The words are directory, round and step."""
     work, round_, step = Path(words[0]), words[1], words[2]
+    if not _sees(work):
+        _tell(str(work.parent))
+        return 0
     try:
         plan = json.loads(plan_path(work, round_).read_text())
+        if round_ == READ and not _sees_capture(plan):
+            _tell(plan["directory"])
+            return 0
+        _tell("")
         first = _first_item(plan["items"])
         with _own_cpu(work, step):
             for at in (*range(first, plan["items"]), *range(first)):

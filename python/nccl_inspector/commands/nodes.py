@@ -46,6 +46,6 @@ def nodes(
     each_job |= not all_jobs
     scores = score_nodes(jobs, each_job=each_job)
     if as_json:
-        click.echo(json.dumps({"jobs": len(jobs), "nodes": [asdict(one) for one in scores]}))
+        click.echo(json.dumps({"jobs": len(jobs.jobs), "nodes": [asdict(one) for one in scores]}))
     else:
-        click.echo(nodes_text(scores, len(jobs), everything, each_job=each_job), nl=False)
+        click.echo(nodes_text(scores, len(jobs.jobs), everything, each_job=each_job), nl=False)

@@ -15,9 +15,9 @@ import select
 import signal
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -134,6 +134,35 @@ def _why_ended(status: int) -> str:
     return "the child process failed: see the lines before"
 
 
+def _outcome(found: Outcome) -> Outcome:
+    return Outcome(found.word, printable(found.detail[:_DETAIL_CHARS_MAX]))
+
+
+def _no_outcome(err: NoAnswerError) -> Outcome:
+    return Outcome(LATER if err.is_stuck else FAILED, printable(str(err)))
+
+
+@dataclass(eq=False, slots=True)
+class Started:
+    """A child at work."""
+
+    pid: int
+    pipe_fd: int
+    about: str
+    until_s: float  # of time.monotonic()
+    heard: _ChildMessage = field(default_factory=_ChildMessage)
+
+    def due_s(self) -> float:
+        """Return when it must have answered, or finished with a user's path."""
+        visited = self.heard.visited
+        return min(self.until_s, visited.since_s + VISIT_S) if visited else self.until_s
+
+    def visits_for_s(self) -> float:
+        """Return for how long it has been opening a user's path; 0: it is not."""
+        visited = self.heard.visited
+        return time.monotonic() - visited.since_s if visited else 0.0
+
+
 class Children:
     """Starts children, waits for them, and remembers those that it had to leave behind."""
 
@@ -169,10 +198,9 @@ class Children:
     def run(self, work: Work, about: str) -> Outcome:
         """Do a piece of work in a child; `about` describes it, for messages."""
         try:
-            found = self._answer(work, about, CHILD_S)
+            return _outcome(self._answer(work, about, CHILD_S))
         except NoAnswerError as err:
-            return Outcome(LATER if err.is_stuck else FAILED, printable(str(err)))
-        return Outcome(found.word, printable(found.detail[:_DETAIL_CHARS_MAX]))
+            return _no_outcome(err)
 
     def ask(self, work: Callable[[], _Found], about: str) -> _Found:
         """Return what `work` returns in a child.
@@ -182,7 +210,30 @@ class Children:
         """
         return self._answer(work, about, ASK_S)
 
+    def begin(self, work: Work, about: str) -> Started | Outcome:
+        """Start a piece of work beside others; what cannot be started has an outcome at once."""
+        try:
+            return self._start(work, about, CHILD_S)
+        except NoAnswerError as err:
+            return _no_outcome(err)
+
+    def outcomes(self, started: Collection[Started], *, wait: bool) -> dict[Started, Outcome]:
+        """Return the outcomes of those that have ended. `wait`: until there is one."""
+        found = {}
+        for child, in_time in self._listen(started, wait=wait).items():
+            try:
+                found[child] = _outcome(pickle.loads(self._end(child, in_time)))  # noqa: S301 - ours
+            except NoAnswerError as err:
+                found[child] = _no_outcome(err)
+        return found
+
     def _answer(self, work: Callable[[], _Found], about: str, seconds: float) -> _Found:
+        child = self._start(work, about, seconds)
+        in_time = self._listen([child])[child]
+        found: _Found = pickle.loads(self._end(child, in_time))  # noqa: S301 - our own child's
+        return found
+
+    def _start(self, work: Callable[[], Any], about: str, seconds: float) -> Started:
         self.collect()
         if len(self._left) >= LEFT_MAX:
             raise NoAnswerError(f"{len(self._left)} processes hang in a file system", is_stuck=True)
@@ -197,12 +248,7 @@ class Children:
             raise NoAnswerError(f"no child process: {err.strerror}", is_stuck=True) from err
         finally:
             os.close(writing)
-        try:
-            data = self._wait(pid, reading, about, seconds)
-        finally:
-            os.close(reading)
-        found: _Found = pickle.loads(data)  # noqa: S301 - our own child's
-        return found
+        return Started(pid, reading, about, time.monotonic() + seconds + 10)
 
     def _child(self, pipe_fd: int, work: Callable[[], Any], seconds: float) -> None:
         signal.alarm(int(seconds) + 1)
@@ -227,22 +273,22 @@ class Children:
         finally:
             _send(pipe_fd, _END)
 
-    def _wait(self, pid: int, pipe_fd: int, about: str, seconds: float) -> bytes:
+    def _end(self, child: Started, in_time: bool) -> bytes:
         """Return the answer of a child. Afterwards the child has ended or is left behind."""
-        heard, until_s = _ChildMessage(), time.monotonic() + seconds + 10
-        in_time = self._listen(pipe_fd, heard, until_s)
-        status = self._reap_child(pid, REAP_S) if in_time else None
+        os.close(child.pipe_fd)
+        status = self._reap_child(child.pid, REAP_S) if in_time else None
         if status is None:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            status = self._reap_child(pid, REAP_S)
+                os.kill(child.pid, signal.SIGKILL)
+            status = self._reap_child(child.pid, REAP_S)
+        heard = child.heard
         visited = heard.visited
         for hung_on, hung in heard.hung:
             self.avoided.add(hung_on.uid, hung_on.path, time.monotonic())
             if Path(f"/proc/{hung}").exists():
                 self._leave(hung, "reads a job's output", hung_on.uid)
         if status is None:
-            self._leave(pid, about, visited.uid if visited else None)
+            self._leave(child.pid, child.about, visited.uid if visited else None)
         if heard.answer is not None:
             return heard.answer
         if visited is not None and (not in_time or status is None):
@@ -257,20 +303,27 @@ class Children:
         self.left_in_all += 1
         self._left[pid] = LeftChild(pid, about, time.monotonic(), uid)
 
-    def _listen(self, pipe_fd: int, heard: _ChildMessage, until_s: float) -> bool:
-        """Read from a child until it answers or ends; tell whether that was in time."""
-        while heard.answer is None:
+    def _listen(self, started: Collection[Started], *, wait: bool = True) -> dict[Started, bool]:
+        """Read from children until one has answered, ended or used up its time.
+
+        Returns those that have, and whether that was in time. Without `wait` it reads what is there
+        now.
+        """
+        while True:
             self._beat()
-            due_s = until_s
-            if heard.visited:
-                due_s = min(due_s, heard.visited.since_s + VISIT_S)
-            left_s = due_s - time.monotonic()
-            if left_s <= 0:
-                return False
-            if not select.select([pipe_fd], [], [], min(left_s, BEAT_S))[0]:
-                continue
-            data = os.read(pipe_fd, _CHUNK_BYTES)
-            if not data:
-                return True
-            heard.take(data)
-        return True
+            left_s = {child: child.due_s() - time.monotonic() for child in started}
+            if ended := {child: True for child in started if child.heard.answer is not None}:
+                return ended
+            if late := {child: False for child in started if left_s[child] <= 0}:
+                return late
+            by_fd = {child.pipe_fd: child for child in started}
+            pause_s = min(BEAT_S, *left_s.values()) if wait else 0.0
+            ready = select.select(list(by_fd), [], [], pause_s)[0]
+            for fd in ready:
+                data = os.read(fd, _CHUNK_BYTES)
+                if data:
+                    by_fd[fd].heard.take(data)
+                else:
+                    ended[by_fd[fd]] = True
+            if ended or not (wait or ready):
+                return ended

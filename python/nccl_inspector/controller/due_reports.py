@@ -23,6 +23,7 @@ class Due:
     entries: tuple[Entry, ...]
     complete: bool  # the summaries of all nodes are there
     output_s: float | None = None  # CPU time for reading the job's output; None: the usual time
+    size: int = 0  # bytes of its summaries
 
 
 @dataclass(frozen=True, slots=True)

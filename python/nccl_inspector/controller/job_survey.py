@@ -5,6 +5,7 @@ Summaries and reports are on storage that may be slow or may hang, so a child do
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from nccl_inspector.controller.due_reports import ToDo, find_due
 from nccl_inspector.controller.queue import Entry
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.settings.config import Config
-from nccl_inspector.summary.directory import written
+from nccl_inspector.summary.directory import SummaryFile, written
 from nccl_inspector.summary.job_objects import SUMMARIES, fetch_jobs, object_store
 from nccl_inspector.system.parallel import in_parallel
 
@@ -32,6 +33,25 @@ def stored_ns(leader: int, store_dir: Path) -> dict[int, int] | InspectorError:
         }
     except OSError as err:
         return InspectorError(f"{err.filename or folder}: {err.strerror}")
+
+
+def _with_size(
+    todo: ToDo, files: Mapping[int, Mapping[SummaryFile, int]], report_dir: Path
+) -> ToDo:
+    """Return what can be done, with how many bytes of summaries a report that is due has."""
+    if todo.due is None:
+        return todo
+    attempt = todo.due.attempt
+    own = [one for of_job in files.values() for one in of_job if one.attempt == attempt]
+    sizes = in_parallel(partial(_size, report_dir=report_dir), own)
+    return replace(todo, due=replace(todo.due, size=sum(sizes)))
+
+
+def _size(file: SummaryFile, report_dir: Path) -> int:
+    try:
+        return (report_dir / str(file.job_id) / file.name).stat(follow_symlinks=False).st_size
+    except OSError:
+        return 0
 
 
 def look_at(
@@ -65,5 +85,6 @@ def look_at(
             continue
         known = {job_id: one for job_id, one in seen.items() if not isinstance(one, InspectorError)}
         at_ns = {attempt: ns for attempt, ns in done.items() if ns}
-        found[leader] = find_due(its, known, at_ns, now_s, config.controller_wait_s)
+        todo = find_due(its, known, at_ns, now_s, config.controller_wait_s)
+        found[leader] = _with_size(todo, known, config.report_dir)
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look at the queue, and make the reports that are due, one at a time in a child.
+"""Look at the queue, and make the reports that are due, each in a child, some at the same time.
 
 From time to time another child removes what is too old.
 
@@ -9,13 +9,14 @@ goes on with the next job and tries that one again a few times.
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
-from nccl_inspector.controller.children import Children, NoAnswerError
+from nccl_inspector.controller.children import Children, NoAnswerError, Started
 from nccl_inspector.controller.due_reports import Due, ToDo, group
 from nccl_inspector.controller.job_survey import look_at
 from nccl_inspector.controller.late_entries import enter
@@ -40,10 +41,39 @@ PRUNE_S, PRUNE_AGAIN_S = 3600.0, 120.0  # between removals of old files; the sec
 RETRY_S = 30.0  # after the first try; doubled after each further one
 RETRY_MAX_S = 600.0  # the longest pause if the job is not the cause
 LOOK_JOBS = 64  # jobs that one child looks at
+REPORTS_MAX = 4  # children that make reports at the same time, if there are as many cores
+# Of a report with more bytes of summaries no second one is made beside it, because of the memory.
+LARGE_BYTES = 64 << 20
+VISIT_ALONE_S = 1.0  # a user whose path takes longer to open waits for that before the next report
 _SAID_MAX = 100
 
 Make = Callable[[Due], Outcome]
 log = logging.getLogger("nccl-inspector-controller")
+
+
+def reports_at_once() -> int:
+    """Return how many children may make reports at the same time: one for each core, up to some."""
+    return min(REPORTS_MAX, len(os.sched_getaffinity(0)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """A report that is being made; `marked`: its entries with the number of this try."""
+
+    leader: int
+    due: Due
+    marked: Sequence[Entry]
+    tries: int
+    begun_s: float  # of time.monotonic()
+    entries: Sequence[Entry]  # all ends of the job
+
+    @property
+    def user(self) -> int:
+        return _user(self.due.entries[0])
+
+    @property
+    def is_large(self) -> bool:
+        return self.due.size > LARGE_BYTES
 
 
 def _user(entry: Entry) -> int:
@@ -61,8 +91,12 @@ class Controller:
         make: Make,
         children: Children | None = None,
         may_work: Callable[[], bool] = lambda: True,
+        at_the_same_time: int = 1,
     ) -> None:
-        """Begin with an empty memory. `may_work`: asked again and again, ends a pass early."""
+        """Begin with an empty memory. `may_work`: asked again and again, ends a pass early.
+
+        `at_the_same_time`: how many reports may be made at the same time.
+        """
         self._config, self._queue, self._make = config, queue, make
         self.children = children or Children()
         self._notes = Notes(config.controller_dir, self.children)
@@ -76,6 +110,9 @@ class Controller:
         self._storage_next_s = 0.0  # likewise, after the storage did not answer
         self._shares = Shares()
         self._may_work = may_work
+        self._grouped: tuple[list[Entry] | None, dict[int, list[Entry]]] = None, {}
+        self._room = at_the_same_time
+        self._at_work: dict[Started, _Report] = {}
         self.is_behind = False  # the last pass ended before it had looked at all jobs
 
     def one_pass(self, *, at_once: bool = False) -> int:
@@ -84,7 +121,7 @@ class Controller:
         for problem in problems:
             log.warning("%s", problem)
         self._say_once(self._lost.look(entries, at_once=at_once))
-        groups = group(self._waiting(entries, at_once))
+        groups = self._groups(entries, at_once)
         for known in (self._looked, self._not_before_s):
             for leader in known.keys() - groups.keys():
                 del known[leader]
@@ -99,22 +136,39 @@ class Controller:
             self._say_once(self._notes.write(left, self._queue.take_dropped(), self._lost))
         return left
 
+    def _groups(self, entries: list[Entry], at_once: bool) -> dict[int, list[Entry]]:
+        """Return the ends by job; those of the last pass if nothing has come or gone."""
+        before, groups = self._grouped
+        if before is not entries or at_once:
+            groups = group(self._waiting(entries, at_once))
+            # A time in the future is another one in each pass.
+            now_s = time.time()
+            lasts = not at_once and all(one.queued_s <= now_s for one in entries)
+            self._grouped = (entries if lasts else None), groups
+        return groups
+
     def _make_due(self, groups: Mapping[int, list[Entry]], begun_s: float, at_once: bool) -> int:
         """Look at the jobs whose time it is; return how many ends are settled."""
         self.is_behind = False
         settled = 0
         due = (one for one in self._in_turns(groups) if at_once or self._is_time(one))
-        while self._goes_on() and (batch := list(islice(due, LOOK_JOBS))):
-            looks = self._look({leader: groups[leader] for leader in batch})
-            if not looks:
-                break
-            for leader in batch:
-                if not self._goes_on():
-                    self._looked.pop(leader, None)  # the next pass looks at it
-                    continue
-                settled += self._settle(leader, groups[leader], looks.get(leader))
-                # So that a new user has a turn soon, however many ends others have queued.
-                self.is_behind = not at_once and time.monotonic() > begun_s + PASS_MAX_S
+        try:
+            while self._goes_on() and (batch := list(islice(due, LOOK_JOBS))):
+                looks = self._look({leader: groups[leader] for leader in batch})
+                if not looks:
+                    break
+                for leader in batch:
+                    if not self._goes_on():
+                        self._looked.pop(leader, None)  # the next pass looks at it
+                        continue
+                    settled += self._settle(leader, groups[leader], looks.get(leader))
+                    if len(self._at_work) >= self._room:
+                        settled += self._take_ended()
+                    # So that a new user has a turn soon, however many ends others have queued.
+                    self.is_behind = not at_once and time.monotonic() > begun_s + PASS_MAX_S
+        finally:
+            while self._at_work:
+                settled += self._take_ended()
         return settled
 
     def _goes_on(self) -> bool:
@@ -200,10 +254,12 @@ class Controller:
             return {}
 
     def _settle(self, leader: int, entries: list[Entry], found: ToDo | str | None) -> int:
-        """Do what can be done for one job; return how many of its ends are settled."""
+        """Do or begin what can be done for one job; return how many ends are settled meanwhile."""
         settled = 0
         while isinstance(found, ToDo):
-            gone = self._report(leader, found.due) if found.due else self._drop(found.empty)
+            if found.due:
+                return settled + self._begin(leader, entries, found.due)
+            gone = self._drop(found.empty)
             settled += len(gone)
             entries = [one for one in entries if one not in gone]
             if not gone or not entries:
@@ -212,20 +268,58 @@ class Controller:
         self._say_once(found or "")
         return settled
 
+    def _has_room(self, due: Due) -> bool:
+        """Tell whether a report may be made beside those that are being made."""
+        if len(self._at_work) >= self._room:
+            return False
+        is_large, user = due.size > LARGE_BYTES, _user(due.entries[0])
+        return not any(
+            (is_large and one.is_large)
+            or (one.user == user and child.visits_for_s() > VISIT_ALONE_S)
+            for child, one in self._at_work.items()
+        )
+
+    def _begin(self, leader: int, entries: Sequence[Entry], due: Due) -> int:
+        """Begin a report that is due, when there is room; return how many ends others settled."""
+        settled = self._take_ended(wait=False)
+        while not self._has_room(due):
+            settled += self._take_ended()
+        tries = max(one.tries for one in due.entries) + 1
+        marked = [self._queue.count_try(one, tries) for one in due.entries]
+        report = _Report(leader, due, marked, tries, time.monotonic(), entries)
+        work = partial(self._make, self._within_share(due))
+        begun = self.children.begin(work, f"makes the report of job {leader}")
+        if isinstance(begun, Outcome):
+            return settled + self._ended(report, begun)
+        self._at_work[begun] = report
+        return settled
+
+    def _take_ended(self, wait: bool = True) -> int:
+        """Take what children have made; return how many ends are settled. `wait`: for one."""
+        found = self.children.outcomes(self._at_work, wait=wait) if self._at_work else {}
+        reports = [(self._at_work.pop(child), outcome) for child, outcome in found.items()]
+        return sum(self._ended(report, outcome) for report, outcome in reports)
+
+    def _ended(self, report: _Report, outcome: Outcome) -> int:
+        """Take one report, and go on with further ends of its job."""
+        gone = self._report(report, outcome)
+        left = [one for one in report.entries if one not in gone]
+        if not gone or not left:
+            return len(gone)
+        found = self._look({report.leader: left}).get(report.leader)
+        return len(gone) + self._settle(report.leader, left, found)
+
     def _drop(self, empty: tuple[Entry, ...]) -> tuple[Entry, ...]:
         for entry in empty:
             log.debug("job %d: no summary came: it did not use NCCL", entry.job_id)
             self._queue.remove(entry)
         return empty
 
-    def _report(self, leader: int, due: Due) -> tuple[Entry, ...]:
-        """Make a report that is due; return the ends that are settled, with or without success."""
-        tries = max(one.tries for one in due.entries) + 1
-        marked = [self._queue.count_try(one, tries) for one in due.entries]
-        begun_s, work = time.monotonic(), partial(self._make, self._within_share(due))
-        outcome = self.children.run(work, f"makes the report of job {leader}")
+    def _report(self, report: _Report, outcome: Outcome) -> tuple[Entry, ...]:
+        """Note how a report ended; return the ends that are settled, with or without success."""
+        leader, due, marked, tries = report.leader, report.due, report.marked, report.tries
         now_s = time.monotonic()
-        self._shares.add(_user(due.entries[0]), leader, now_s - begun_s, now_s)
+        self._shares.add(report.user, leader, now_s - report.begun_s, now_s)
         if outcome.word == DONE:
             for entry in marked:
                 self._queue.remove(entry)

@@ -139,6 +139,8 @@ class Queue:
             InspectorError: there is no queue, or this account may not change it.
         """
         self._folder, path = controller_dir, controller_dir / QUEUE
+        self._known: dict[str, Entry] = {}  # by file; a file that is complete does not change
+        self._scanned: list[Entry] | None = None  # these in order; None: they have changed
         try:
             self._queue_fd = open_directory(path)
             if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
@@ -169,19 +171,30 @@ class Queue:
     def scan(self) -> tuple[list[Entry], list[str]]:
         """Return the entries of the queue, the oldest first, and what cannot be read, as text.
 
-        A file that cannot be read is set aside when it is too old to be still in writing.
+        Each file is read once, and the list is the same object if nothing has changed. A file that
+        cannot be read is set aside when it is too old to be still in writing.
         """
-        entries, problems = [], []
-        for name in _names(self._queue_fd):
+        problems = []
+        names = _names(self._queue_fd)
+        there = set(names)
+        if self._scanned is not None and self._known.keys() == there:
+            return self._scanned, []
+        # In the order of the last time, which makes sorting cheap.
+        known = {name: entry for name, entry in self._known.items() if name in there}
+        for name in names:
+            if name in known:
+                continue
             try:
-                entries.append(self._read(name))
+                known[name] = self._read(name)
             except FileNotFoundError:
                 continue
             except RefusedError as err:
                 if self._age_s(name) >= TORN_S:
                     problems.append(f"{name!a}: set aside: {err}")
                     self._move(name, str(err))
-        return sorted(entries, key=lambda one: (one.queued_s, one.job_id, one.file)), problems
+        entries = sorted(known.values(), key=lambda one: (one.queued_s, one.job_id, one.file))
+        self._known, self._scanned = {one.file: one for one in entries}, entries
+        return entries, problems
 
     def _read(self, name: str) -> Entry:
         if not _NAME.fullmatch(name):
@@ -246,7 +259,11 @@ class Queue:
         name = f"{base}.try{tries}" if tries else base
         with suppress(FileNotFoundError):
             os.rename(entry.file, name, src_dir_fd=self._queue_fd, dst_dir_fd=self._queue_fd)
-        return replace(entry, file=name, tries=tries)
+        renamed = replace(entry, file=name, tries=tries)
+        if (known := self._known.pop(entry.file, None)) is not None:
+            self._known[name] = replace(known, file=name, tries=tries)
+            self._scanned = None
+        return renamed
 
     def remove(self, entry: Entry) -> None:
         """Remove an entry, because its report is stored."""

@@ -5,17 +5,19 @@ All of it can be repeated safely: files and rows are replaced, and the comment i
 """
 
 import errno
+import fcntl
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from pathlib import Path
 
 from nccl_inspector.controller.admincomment import Refusal, write_comment
 from nccl_inspector.controller.due_reports import Due
 from nccl_inspector.controller.outcome import DONE, FAILED, LATER, Outcome
-from nccl_inspector.controller.queue import Entry
+from nccl_inspector.controller.queue import STATE, Entry
 from nccl_inspector.controller.stored_rows import group_id, rows_for
 from nccl_inspector.controller.unentered import note
 from nccl_inspector.errors import InspectorError
@@ -36,6 +38,7 @@ from nccl_inspector.system.write_as_user import Target, write_report_file
 
 # Counted from the end of the job. Each new try for a comment makes the report again.
 COMMENT_WAIT_S = 3600
+_EXPORTS = 16  # files of locks; a user has one of them
 # Errors of the site and not of the job: these are tried again without a limit.
 _SITES_ERRORS = frozenset(
     {
@@ -94,6 +97,23 @@ def _told(card: Card, entry: Entry) -> Card:
     return replace(card, job=job)
 
 
+@contextmanager
+def _alone(controller_dir: Path, uid: int) -> Iterator[None]:
+    """Keep out other children that export the same user's rows.
+
+    Else one that has read the index earlier could be the last to replace the user's file.
+    """
+    folder = controller_dir / STATE
+    folder.mkdir(mode=0o750, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(folder / f"export.{uid % _EXPORTS}", flags, 0o640)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
 def store_card(card: Card, loaded: Loaded, config: Config, makers: Makers) -> str:
     """Write report files and index rows; return what an administrator should know, as text.
 
@@ -121,7 +141,8 @@ def store_card(card: Card, loaded: Loaded, config: Config, makers: Makers) -> st
     try:
         with writing(place, gid) as index:
             put(index, rows_for(card, place))
-        export_user(place, head.uid, gid)
+        with _alone(config.controller_dir, head.uid):
+            export_user(place, head.uid, gid)
     except InspectorError as err:
         note(config.controller_dir, head.leader, head.restart)
         said.append(str(err))

@@ -8,7 +8,7 @@ import time
 
 from nccl_inspector.controller.children import Children
 from nccl_inspector.controller.duty import Duty, alone, duty_on
-from nccl_inspector.controller.passes import PASS_S, Controller
+from nccl_inspector.controller.passes import PASS_S, Controller, reports_at_once
 from nccl_inspector.controller.queue import Queue
 from nccl_inspector.controller.report_child import Makers, make_report
 from nccl_inspector.settings.config import Config
@@ -103,7 +103,7 @@ class _Service:
         controller = Controller(
             self._config, self._queue,
             lambda due: make_report(due, self._config, self._makers),
-            self._children, self._may_work,
+            self._children, self._may_work, reports_at_once(),
         )  # fmt: skip
         left = 0
         while self._may_work():
@@ -150,5 +150,8 @@ def serve(config: Config, makers: Makers) -> int:
 def work_once(config: Config, makers: Makers) -> int:
     """Make one pass, without the service; return how many ended jobs are left."""
     with alone(config) as queue:
-        controller = Controller(config, queue, lambda due: make_report(due, config, makers))
+        controller = Controller(
+            config, queue, lambda due: make_report(due, config, makers),
+            at_the_same_time=reports_at_once(),
+        )  # fmt: skip
         return controller.one_pass(at_once=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of users' reports, and how much time the outputs of a user's jobs may still take.
 
-One service makes all reports, one after the other. The time that a report takes depends on its
+One service makes all reports, a few at a time. The time that a report takes depends on its
 user's boxes and output. So the time of each user's reports is counted, over all tries, and is
 forgotten gradually.
 """

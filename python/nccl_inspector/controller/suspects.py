@@ -25,7 +25,7 @@ def list_suspects(config: Config, now_s: float) -> Outcome:
     try:
         with reading(place) as (index, _all_jobs):
             jobs = last_jobs(index, JOBS_LOOKED_AT, place.cluster)
-        listed = SuspectList(now_s, len(jobs), suspects_of(score_nodes(jobs)))
+        listed = SuspectList(now_s, len(jobs.jobs), suspects_of(score_nodes(jobs)))
         write_suspects(config.store_dir, listed, object_store(config))
     except OSError as err:
         return Outcome(LATER, f"{err.filename or config.store_dir}: {err.strerror}")

@@ -57,6 +57,12 @@ HOST_BYTES = 64e9  # memory of a usual host for Prometheus
 HEAD_SHARE = 0.5  # of a host's memory; the rest is for queries and the files' cache
 NODELIST_BYTES = 700 / 200  # for each byte of the node list
 HEAD_HOURS = 3.0  # how long an ended series stays in the head
+# CPU time that a Prometheus 2.42 takes to evaluate all rules once, for each kind of operation of a
+# rank: some 3 s for 100 nodes with 256 of them each. The rules of a group follow each other, so
+# more cores do not help. A shard takes 1.4 times as long (tests/bench/rules.py compares).
+RULE_S, SHARD_RULE_S = 100e-6, 140e-6
+RULES_INTERVAL_S = 60.0  # how often: the default of record_interval
+RULES_SHARE = 0.5  # of that time; then there is room for panels, and for a slower host
 # Measured bytes on disk of a sample, by the kind of number. _SAME: an unchanged value. The index is
 # not included.
 _SAME = 0.46
@@ -74,6 +80,14 @@ _SAMPLE_BYTES = (
 )
 
 
+def _servers(by_memory: float, kinds: int) -> int:
+    """Return how many servers are needed, by their memory and by the time for their rules."""
+    most_s = RULES_SHARE * RULES_INTERVAL_S
+    if by_memory <= 1 and kinds * RULE_S <= most_s:
+        return 1
+    return max(ceil(by_memory), ceil(kinds * SHARD_RULE_S / most_s), 2)
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Series, bytes and rates. Figures of a node are of one that is full of a job's processes."""
@@ -89,7 +103,9 @@ class Cost:
     memory_bytes: float  # of a Prometheus
     host_bytes: float  # memory of a host for Prometheus
     host_nodes: int  # whose series take HEAD_SHARE of it with Prometheus 2.42
-    hosts: int  # that are needed for all nodes
+    rules_s: float  # to evaluate all rules once on one server, each RULES_INTERVAL_S
+    rules_nodes: int  # whose rules take RULES_SHARE of that time
+    hosts: int  # that are needed for all nodes, by both
     disk_bytes_per_day: float
     box_bytes: int
     tmpfs_bytes: int  # of a node
@@ -187,6 +203,8 @@ def add_up(shape: Shape, host_bytes: float = HOST_BYTES) -> Cost:
     more = ACTIVE_BYTES_2_42 - ACTIVE_BYTES
     memory_2_42 = series * (a_series + more) + ended * ENDED_BYTES_2_42
     hosts = memory_2_42 / (HEAD_SHARE * host_bytes)
+    kinds = shape.jobs * processes * shape.kinds_shown
+    nodes = shape.jobs * shape.nodes
     tmpfs_bytes, tmpfs_inodes = _tmpfs(files, here)
     return Cost(
         process_series=shape.process_series,
@@ -199,8 +217,10 @@ def add_up(shape: Shape, host_bytes: float = HOST_BYTES) -> Cost:
         all_scrape_bytes=round(share * len(files.page)),
         memory_bytes=memory_bytes,
         host_bytes=host_bytes,
-        host_nodes=int(shape.jobs * shape.nodes / hosts),
-        hosts=ceil(hosts),
+        host_nodes=int(nodes / hosts),
+        rules_s=kinds * RULE_S,
+        rules_nodes=int(nodes * RULES_SHARE * RULES_INTERVAL_S / max(kinds * RULE_S, 1e-9)),
+        hosts=_servers(hosts, kinds),
         disk_bytes_per_day=share * _disk_bytes(files.series, shape) * 86400 / shape.scrape_s,
         box_bytes=box_bytes(),
         tmpfs_bytes=tmpfs_bytes,

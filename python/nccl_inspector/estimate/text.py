@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator
 
 from nccl_inspector.agent.series_budget import series_limit
-from nccl_inspector.estimate.cost import ACTIVE_BYTES, ACTIVE_BYTES_2_42, Cost
+from nccl_inspector.estimate.cost import ACTIVE_BYTES, ACTIVE_BYTES_2_42, RULES_INTERVAL_S, Cost
 from nccl_inspector.estimate.shape import GPU_COMMS_MAX, GPU_SERIES_MAX, KINDS_MAX, Shape
 from nccl_inspector.model.table_columns import COLUMNS
 
@@ -74,15 +74,20 @@ def _rows(shape: Shape, cost: Cost) -> Iterator[tuple[str, str]]:
         f"disk, {size(cost.disk_bytes_per_day * shape.days)} for {shape.days:g} days, "
         "and the index",
     )
+    yield (
+        "hosts",
+        f"a Prometheus 2.42 with {size(cost.host_bytes)} of memory can hold the series of "
+        f"{_number(cost.host_nodes, 'such node')}, and half of its memory is left for queries",
+    )
     more = (
         f"; let {cost.hosts} Prometheus servers share the nodes (setup monitoring --set "
         f"shards={cost.hosts}): page large-sites"
     )
     yield (
-        "hosts",
-        f"a Prometheus 2.42 with {size(cost.host_bytes)} of memory can hold the series of "
-        f"{_number(cost.host_nodes, 'such node')}, and half of its memory is left for queries"
-        f"{more if cost.hosts > 1 else ''}",
+        "rules",
+        f"on one server all of them take {cost.rules_s:.3g} s, each {RULES_INTERVAL_S:g} s "
+        f"(measured with 2.42 on one core); half of that time is enough for "
+        f"{_number(cost.rules_nodes, 'such node')}{more if cost.hosts > 1 else ''}",
     )
     yield (
         "at most",

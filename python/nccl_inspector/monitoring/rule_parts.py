@@ -21,6 +21,7 @@ _ONE_NODE, _SEVERAL_NODES = 'n_nodes="1"', 'n_nodes!="1"'
 # How many late ranks of communicators within one node a shard reports for each job.
 _LATE_RANKS = 3
 _RANK_LATE, _RANK_WAIT = "rank:nccl_collective_late:ratio", "rank:nccl_collective_wait:ratio"
+_POINTS = "shard:nccl_collective_seconds:points"
 _SHARD_WAIT = "shard:nccl_collective_wait:ratio"
 
 
@@ -98,29 +99,35 @@ def _seconds(labels: str, site: Site) -> str:
     return f"({_busy(labels, site)} / ({_done(labels, site)} > 0))"
 
 
-def _late(points: str, seconds: str, done: str, by: RuleLabels) -> str:
-    """Return for what part of the time others wait for a rank, by rank and kind of operation.
+def _usual(points: str, counted: str, by: RuleLabels) -> str:
+    """Return the usual time of each kind of operation, where there are times of three ranks.
 
-    `points` gives times of all ranks, `seconds` and `done` those of the ranks that are judged.
+    `points` gives times of all ranks, `counted` a series for each of these.
     """
-    usual = f"quantile by ({by.kind}) (0.5, {points})"
-    return f"({usual}\n- on ({by.kind}) group_right () {seconds})\n* {done}"
+    counts = f"count by ({by.kind}) ({counted})"
+    return f"(quantile by ({by.kind}) (0.5, {points})\nand {counts} >= 3)"
 
 
-def _late_ranks(points: str, seconds: str, done: str, by: RuleLabels) -> str:
-    late = _late(points, seconds, done, by)
-    return f"sum by ({by.rank}) ({late}\nand on ({by.kind}) count by ({by.kind}) ({points}) >= 3)"
+def _late(usual: str, done: str, busy: str, by: RuleLabels) -> str:
+    """Return for what part of the time others wait for a rank, by rank.
+
+    A rank that is faster than usual came late: its operations would usually take longer than it was
+    in them. `done` and `busy` are of the ranks that are judged. Prometheus evaluates each selector
+    anew where it stands, and joins of all ranks are what takes it long: there are few of both.
+    """
+    late = f"{usual}\n* on ({by.kind}) group_right () ({done} > 0)\n- {busy}"
+    return f"sum by ({by.rank}) ({late})"
 
 
-def _wait(seconds: str, done: str, by: RuleLabels) -> str:
+def _wait(seconds: str, done: str, busy: str, by: RuleLabels) -> str:
     """Return for what part of the time a rank is in collectives beyond the usual transfer.
 
     The transfer is that of the rank that came last; usual is the median of such communicators.
     """
     usual = f"quantile by ({by.alike}) (0.5, min by ({by.alike}, comm) ({seconds}))"
     return (
-        f"sum by ({by.rank}) (clamp_min({seconds}\n- on ({by.alike}) group_left () {usual}, 0)\n"
-        f"* {done})"
+        f"sum by ({by.rank}) (clamp_min({busy}\n- {usual}\n"
+        f"* on ({by.alike}) group_right () ({done} > 0), 0))"
     )
 
 
@@ -158,16 +165,16 @@ def _transfer(points: str, done: str, by: RuleLabels) -> str:
 
 def _of_nodes(site: Site, by: RuleLabels) -> RuleParts:
     labels = SYNCHRONOUS
-    seconds, done = _seconds(labels, site), _done(labels, site)
+    seconds, done, busy = _seconds(labels, site), _done(labels, site), _busy(labels, site)
     throughput = _average("nccl_inspector_job_throughput", "", site)
     return RuleParts(
         bandwidths=f"max by ({by.bucket}, comm) ({_average('nccl_bus_bandwidth_gbs', '', site)})",
         busy=_rate("nccl_collective_busy_seconds_total", "", site),
-        synchronous_busy=_busy(labels, site),
+        synchronous_busy=busy,
         operations=_rate("nccl_communicator_operations_completed_total", "", site),
         throughput=f"avg by ({by.job}, unit) ({throughput})",
-        late=_late_ranks(seconds, seconds, done, by),
-        wait=_wait(seconds, done, by),
+        late=_late(_usual(seconds, f"{done} > 0", by), done, busy, by),
+        wait=_wait(seconds, done, busy, by),
         late_gpu=_late_gpu(
             _excuse(_RANK_WAIT, _RANK_LATE, site, by),
             f"max by ({by.job}) (sum by ({by.gpu}) ({_RANK_WAIT}))",
@@ -179,8 +186,9 @@ def _of_nodes(site: Site, by: RuleLabels) -> RuleParts:
 
 def _of_shards(by: RuleLabels) -> RuleParts:
     unit = f"{by.job}, unit"
-    points, busy = "shard:nccl_collective_seconds:points", "shard:nccl_collective_busy_seconds:rate"
-    last = "shard:nccl_collective_seconds:last_rank", "shard:nccl_collective_operations:last_rank"
+    points, busy = _POINTS, "shard:nccl_collective_busy_seconds:rate"
+    done = "shard:nccl_collective_operations:last_rank"
+    last = done, f"shard:nccl_collective_seconds:last_rank * {done}"
     return RuleParts(
         bandwidths=(
             f"max by ({by.bucket}, comm) (shard:nccl_bus_bandwidth_gbs:max)\n"
@@ -194,7 +202,7 @@ def _of_shards(by: RuleLabels) -> RuleParts:
             f"/ sum by ({unit}) (shard:nccl_throughput:count)"
         ),
         late=(
-            f"{_late_ranks(points, *last, by)}\n"
+            f"{_late(_usual(points, points, by), *last, by)}\n"
             f"or sum by ({by.rank}) (shard:nccl_collective_late:ratio)"
         ),
         wait="",
@@ -222,7 +230,7 @@ def _last_ranks(site: Site, by: RuleLabels) -> list[ShardRule]:
     stands for a node that is late as a whole.
     """
     labels = f"{SYNCHRONOUS}, {_SEVERAL_NODES}"
-    seconds, done = _seconds(labels, site), _done(labels, site)
+    seconds, done, busy = _seconds(labels, site), _done(labels, site), _busy(labels, site)
     comm, both = f"{by.job}, comm, comm_name", f"{by.rank}, collective, message_size, algo_proto"
     late, chosen = "rank:nccl_collective_late:several_nodes", "rank:nccl_collective_late:chosen"
     before, limit = f"and on ({by.rank}) {chosen}", site["late_ratio"]
@@ -231,7 +239,8 @@ def _last_ranks(site: Site, by: RuleLabels) -> list[ShardRule]:
         return f"max by ({both}) ({expr}\nand on ({by.rank}) {chosen})"
 
     return [
-        ShardRule(late, f"sum by ({by.rank}) ({_late(seconds, seconds, done, by)})"),
+        # The middle one of these times is the median of all, or the mean of two.
+        ShardRule(late, _late(f"quantile by ({by.kind}) (0.5, {_POINTS})", done, busy, by)),
         ShardRule(
             chosen,
             f"topk by ({comm}) (1,\n2 * ({late} > {limit} {before})\n"
@@ -248,36 +257,38 @@ def _late_within_nodes(site: Site, by: RuleLabels) -> list[ShardRule]:
     As in _last_ranks(), those that were named before stay until another one is twice as late.
     """
     labels = f"{SYNCHRONOUS}, {_ONE_NODE}"
-    seconds, done = _seconds(labels, site), _done(labels, site)
+    seconds, done, busy = _seconds(labels, site), _done(labels, site), _busy(labels, site)
+    usual = _usual(seconds, f"{done} > 0", by)
     late, named = "rank:nccl_collective_late:one_node", "shard:nccl_collective_late:ratio"
     first = f"2 * ({late} and on ({by.rank}) {named})\nor {late}"
     return [
-        ShardRule(late, f"{_late_ranks(seconds, seconds, done, by)}\n> {site['late_ratio']}"),
+        ShardRule(late, f"{_late(usual, done, busy, by)}\n> {site['late_ratio']}"),
         ShardRule(named, f"{late} and on ({by.rank}) topk by ({by.job}) ({_LATE_RANKS},\n{first})"),
-        *_waits_within_nodes(seconds, done, site, by),
+        *_waits_within_nodes(_wait(seconds, done, busy, by), site, by),
     ]
 
 
-def _waits_within_nodes(seconds: str, done: str, site: Site, by: RuleLabels) -> list[ShardRule]:
+def _waits_within_nodes(waits: str, site: Site, by: RuleLabels) -> list[ShardRule]:
     """Return the rules of how long named ranks wait themselves, in communicators within nodes."""
     wait, late = "rank:nccl_collective_wait:one_node", "rank:nccl_collective_late:one_node"
     named = "rank:nccl_collective_late:chosen or shard:nccl_collective_late:ratio"
     excuse = f"{_excuse(wait, late, site, by)} > {site['late_ratio']} / 4"
     return [
-        ShardRule(wait, _wait(seconds, done, by)),
+        ShardRule(wait, waits),
         ShardRule(_SHARD_WAIT, f"{excuse}\nand on ({by.gpu}) ({named})"),
     ]
 
 
 def _points(site: Site, by: RuleLabels) -> list[ShardRule]:
     """Return the rules of the times that stand for all ranks here; up to three ranks: their own."""
-    seconds = _seconds(f"{SYNCHRONOUS}, {_SEVERAL_NODES}", site)
-    ranks, record = f"count by ({by.kind}) ({seconds})", "shard:nccl_collective_seconds:points"
+    labels = f"{SYNCHRONOUS}, {_SEVERAL_NODES}"
+    seconds = _seconds(labels, site)
+    ranks = f"count by ({by.kind}) ({_done(labels, site)} > 0)"
     return [
-        ShardRule(record, f"min by ({by.kind}) ({seconds})", "min"),
-        ShardRule(record, f"max by ({by.kind}) ({seconds})\nand {ranks} >= 2", "max"),
+        ShardRule(_POINTS, f"min by ({by.kind}) ({seconds})", "min"),
+        ShardRule(_POINTS, f"max by ({by.kind}) ({seconds})\nand {ranks} >= 2", "max"),
         ShardRule(
-            record, f"quantile by ({by.kind}) (0.5, {seconds})\nand {ranks} >= 3", "median"
+            _POINTS, f"quantile by ({by.kind}) (0.5, {seconds})\nand {ranks} >= 3", "median"
         ),
     ]  # fmt: skip
 

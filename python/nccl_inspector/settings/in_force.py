@@ -39,6 +39,10 @@ class Process:
     boot: str
     space: str
 
+    def is_there(self) -> bool:
+        """Tell whether it runs; only where its numbers are those of the calling process."""
+        return bool(self.start) and self.start == _start_of(self.pid)
+
 
 def _start_of(pid: int) -> str:
     """Return when a process started, in clock ticks; empty if there is no such process."""
@@ -85,7 +89,7 @@ class Note:
         boot id, which a service that systemd protects from /proc/sys does not see.
         """
         if self.process.space == _space():
-            return bool(self.process.start) and self.process.start == _start_of(self.process.pid)
+            return self.process.is_there()
         return None if self.process.boot == boot_id() else False
 
 

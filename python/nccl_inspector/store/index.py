@@ -105,7 +105,9 @@ def put(index: Connection, rows: CardRows) -> None:
     key = made[0] if made else None
     nodes = [_storable({"name": one.node}) for one in rows.nodes]
     dialect = postgresql if index.dialect.name == "postgresql" else sqlite
-    _insert(index, dialect.insert(NODES).on_conflict_do_nothing(), nodes)
+    # In one order, so that two who write new names at the same time do not wait for each other.
+    ordered = sorted(nodes, key=lambda one: str(one["name"]))
+    _insert(index, dialect.insert(NODES).on_conflict_do_nothing(), ordered)
     node = select(NODES.c.id).where(NODES.c.name == bindparam("name_")).scalar_subquery()
     _insert(
         index,

@@ -7,6 +7,7 @@ nccl_inspector_admins, all rows. The controller service owns the tables. No pass
 settings: libpq takes it from its password file, a service file, or the service's environment.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -36,6 +37,12 @@ _MAKING = 0x6E63636C  # the advisory lock of those who make the tables at the sa
 _REFUSED = ("22", "23")
 # Our tables were changed, or are not there: classes of SQLSTATE.
 _CHANGED = ("42P01", "42703", "42804", "42883")
+# What servers and libpq say of a login that is refused; there is no SQLSTATE before a login.
+_NO_LOGIN = re.compile(
+    r"role .* does not exist|not permitted to log in|authentication failed|no pg_hba\.conf entry"
+    r"|no password supplied|pg_hba\.conf rejects|permission denied for database"
+    r"|certificate authentication|could not initiate GSSAPI"
+)
 _ENCODING = "UTF8"
 _LINE_CHARS = 200
 
@@ -169,7 +176,13 @@ def _errors_of(where: str) -> Iterator[None]:
                 f"{where}: its tables are not as this release made them ({_words(err)}): repair "
                 "them, or drop them and run nccl-inspector controller --rebuild"
             ) from err
-        raise IndexUnavailableError(f"{where}: cannot be used now: {_words(err)}") from err
+        words = _words(err)
+        if _NO_LOGIN.search(words):
+            raise IndexUnavailableError(
+                f"{where}: this login is refused: {words}: each user needs a role of their own "
+                "name, which the database's administrator makes"
+            ) from err
+        raise IndexUnavailableError(f"{where}: cannot be used now: {words}") from err
 
 
 @cache

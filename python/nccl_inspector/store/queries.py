@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, Select, and_, func, not_, or_, select
+import numpy as np
+from sqlalchemy import Column, Connection, Select, Text, and_, case, cast, func, not_, or_, select
 
 from nccl_inspector.analysis.history.baseline import JOBS_MAX, PastKind
-from nccl_inspector.analysis.history.slow_nodes import ScoredJob
+from nccl_inspector.analysis.history.slow_nodes import ScoredJob, ScoredJobs, Seats
 from nccl_inspector.analysis.kinds import KindKey
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import CAUSES, CRASHED, FAILED, STATUSES
@@ -97,15 +98,55 @@ def _latest(limit: int, cluster: str) -> Select[Any]:
     )
 
 
-def _of_jobs(
+def _with_keys(
     index: Connection, query: Select[Any], column: Column[Any], keys: Sequence[int]
 ) -> Iterator[Any]:
-    """Yield the rows of these jobs. By their keys, a database needs no plan for all jobs."""
+    """Yield the rows with these keys. So a database needs no plan for all jobs."""
     for first in range(0, len(keys), _AT_ONCE):
-        yield from index.execute(query.where(column.in_(keys[first : first + _AT_ONCE])))
+        yield from index.execute(query.where(column.in_(keys[first : first + _AT_ONCE]))).all()
 
 
-def last_jobs(index: Connection, limit: int, cluster: str = "") -> list[ScoredJob]:
+def nodes_query(dialect: str) -> Select[Any]:
+    """Return the query for nodes of jobs: one row for each job, with its nodes as texts.
+
+    The columns are the job, the nodes' ids, in their order the scores within the job, and the ids
+    of those that are named. The last jobs of a large site have a million nodes together, and a row
+    for each would take most of the time.
+    """
+    is_postgresql = dialect == "postgresql"
+    joined = func.string_agg if is_postgresql else func.group_concat
+    node, local = cast(JOB_NODES.c.node, Text), JOB_NODES.c.local
+    # Both are exact. SQLite's own conversion has 15 digits.
+    text = cast(local, Text) if is_postgresql else func.printf("%!.17g", local)
+    exact = case((local == 0, "0"), else_=text)
+    named = case((JOB_NODES.c.named != 0, node))
+    columns = (joined(one, ",") for one in (node, exact, named))
+    return select(JOB_NODES.c.job, *columns).group_by(JOB_NODES.c.job)
+
+
+def _seats(index: Connection, keys: Sequence[int]) -> tuple[list[str], Seats]:
+    """Return names of nodes, and in which of these jobs they were; both by their positions."""
+    query = nodes_query(index.dialect.name)
+    place = {key: at for at, key in enumerate(keys)}
+    none = np.zeros(0, np.int64)
+    jobs, ids, values, flags = [none], [none], [np.zeros(0)], [np.zeros(0, np.bool_)]
+    for key, nodes, local, named in _with_keys(index, query, JOB_NODES.c.job, keys):
+        own = np.array(nodes.split(","), np.int64)
+        jobs.append(np.full(len(own), place[key], np.int64))
+        ids.append(own)
+        values.append(np.array(local.split(","), np.float64))
+        of_named = np.array(named.split(","), np.int64) if named else none
+        flags.append(np.isin(own, of_named))
+    known, node = np.unique(np.concatenate(ids), return_inverse=True)
+    names = select(NODES.c.id, NODES.c.name)
+    name_of = dict(map(tuple, _with_keys(index, names, NODES.c.id, known.tolist())))
+    seats = Seats(
+        node.astype(np.int64), np.concatenate(jobs), np.concatenate(values), np.concatenate(flags)
+    )
+    return [name_of[at] for at in known.tolist()], seats
+
+
+def last_jobs(index: Connection, limit: int, cluster: str = "") -> ScoredJobs:
     """Return the last jobs with their nodes, the latest first, with a share for each user.
 
     If there are more than `limit` jobs, the latest of each user are chosen. `cluster`: of this one
@@ -117,23 +158,16 @@ def last_jobs(index: Connection, limit: int, cluster: str = "") -> list[ScoredJo
         jobs.where(JOBS.c.key.in_(chosen)).order_by(JOBS.c.end_s.desc(), JOBS.c.key.desc())
     ).all()
     keys = [one.key for one in latest]
-    local: dict[int, dict[str, float]] = defaultdict(dict)
-    named: dict[int, set[str]] = defaultdict(set)
-    nodes = select(JOB_NODES.c.job, NODES.c.name, JOB_NODES.c.local, JOB_NODES.c.named)
-    nodes = nodes.join(NODES, NODES.c.id == JOB_NODES.c.node)
-    for job, node, value, is_named in _of_jobs(index, nodes, JOB_NODES.c.job, keys):
-        local[job][node] = value
-        if is_named:
-            named[job].add(node)
+    nodes, seats = _seats(index, keys)
     kinds: dict[int, list[tuple[KindKey, float, float]]] = defaultdict(list)
     measured = select(KINDS.c.job, KINDS.c.bus_gbs, KINDS.c.busy_ns, *_KEY_COLUMNS)
     measured = measured.where(KINDS.c.bus_gbs > 0)
-    for job, gbs, busy_ns, *key in _of_jobs(index, measured, KINDS.c.job, keys):
+    for job, gbs, busy_ns, *key in _with_keys(index, measured, KINDS.c.job, keys):
         kinds[job].append((KindKey(*key), gbs, busy_ns))
-    return [
-        ScoredJob(job_id, local[key], frozenset(named[key]), tuple(kinds[key]), _owner(uid, user))
-        for key, job_id, uid, user in latest
+    scored = [
+        ScoredJob(job_id, tuple(kinds[key]), _owner(uid, user)) for key, job_id, uid, user in latest
     ]
+    return ScoredJobs(scored, nodes, seats)
 
 
 def _owner(uid: int | None, user: str) -> str:
@@ -170,7 +204,7 @@ def own_past(
     wanted: dict[tuple[str, int], list[KindKey]] = defaultdict(list)
     for key in found:
         wanted[key.func, key.size_class].append(key)
-    rows = _of_jobs(index, last_first, KINDS.c.job, sorted(jobs, reverse=True))
+    rows = _with_keys(index, last_first, KINDS.c.job, sorted(jobs, reverse=True))
     for job, gbs, time_ns, *its_key in rows:
         number, uid, user = jobs[job]
         one = PastKind(KindKey(*its_key), number, gbs, time_ns, _owner(uid, user))

@@ -46,12 +46,22 @@ def migrate(index: sqlite3.Connection, path: str) -> None:
         InspectorError: another release wrote it, which this one cannot upgrade.
         sqlite3.Error: it cannot be written, or is not an index.
     """
-    version = version_of(index)
-    if version > VERSION:
-        raise InspectorError(f"{path}: written by a newer release (schema {version})")
-    while version < VERSION:
+    while (version := version_of(index)) != VERSION:
+        if version > VERSION:
+            raise InspectorError(f"{path}: written by a newer release (schema {version})")
         if version and version not in UPGRADES:
             raise InspectorError(f"{path}: written by a release too old (schema {version})")
-        step = UPGRADES[version] if version else _whole_schema()
-        version = version + 1 if version else VERSION
-        index.executescript(f"BEGIN IMMEDIATE;{step};PRAGMA user_version={version};COMMIT;")
+        index.execute("BEGIN IMMEDIATE")
+        try:
+            if version_of(index) == version:  # else another process was faster
+                _step(index, version)
+            index.execute("COMMIT")
+        except sqlite3.Error:
+            index.rollback()
+            raise
+
+
+def _step(index: sqlite3.Connection, version: int) -> None:
+    for statement in (UPGRADES[version] if version else _whole_schema()).split(";"):
+        index.execute(statement)
+    index.execute(f"PRAGMA user_version={version + 1 if version else VERSION}")

@@ -50,6 +50,9 @@ _JOBS = make_columns(
 )  # fmt: skip
 
 
+_CLUSTER = make_columns("CLUSTER:")
+
+
 def _verdict(one: Rolled) -> str:
     worst, count = one.worst, len(one.tasks)
     words = f"{worst.status} ({worst.cause})" if worst.cause else worst.status
@@ -77,12 +80,20 @@ def _job_row(one: Rolled) -> tuple[str, ...]:
 def jobs_text(jobs: Sequence[JobRow], all_jobs: bool, each_task: bool = False) -> str:
     """Return one line for each job or array; ASKED and USED are leaf switches or blocks.
 
-    For several tasks, cost is the sum; bandwidth and waiting are medians.
+    For several tasks, cost is the sum; bandwidth and waiting are medians. Jobs of several clusters
+    may have the same number: then there is a column for the cluster.
     """
     if not jobs:
         return "no such job in the index\n"
     rolled = singly(jobs) if each_task else roll_up(jobs)
-    lines = list(_table(_JOBS, [_job_row(one) for one in rolled]))
+    columns, rows = _JOBS, [_job_row(one) for one in rolled]
+    if len({job.cluster for job in jobs}) > 1:
+        columns = (*_JOBS[:1], *_CLUSTER, *_JOBS[1:])
+        rows = [
+            (row[0], one.latest.cluster or "-", *row[1:])
+            for one, row in zip(rolled, rows, strict=True)
+        ]
+    lines = list(_table(columns, rows))
     if any(len(one.tasks) > 1 for one in rolled):
         lines.append("810_*: an array's tasks together; --tasks has each.")
     if not all_jobs:

@@ -17,7 +17,7 @@ import duckdb
 import pytest
 from click.testing import CliRunner, Result
 
-from nccl_inspector.capture import pieces
+from nccl_inspector.capture import pieces, slurm_step
 from nccl_inspector.capture.file_parts import PART_BYTES_MIN
 from nccl_inspector.cli import cli
 from tests.sandbox import wait_until
@@ -47,6 +47,31 @@ def open(path, *words, **more):
     return fd
 os.open = open
 """
+# Whoever takes the first item of a round dies, in each step.
+ALWAYS_DIES = """
+import os
+real = os.open
+def open(path, *words, **more):
+    fd = real(path, *words, **more)
+    if os.path.basename(str(path)) in [f"{round_}.step{{at}}.0.taken" for at in (0, 1)]:
+        os._exit(9)
+    return fd
+os.open = open
+"""
+# A node without what is below a directory.
+HIDES = """
+import os
+real = os.stat
+def stat(path, *words, **more):
+    if {hidden!r} in str(path):
+        raise FileNotFoundError(2, "No such file or directory", path)
+    return real(path, *words, **more)
+os.stat = stat
+"""
+HIDDEN = {"shared": "/.nccl-inspector-analyze.", "capture": "/capture/"}
+NODES = "n1", "n2", "n3"
+OF_A_JOB = "import os\nos.environ['SLURM_JOB_ID'] = '12'\n"
+SCONTROL = "#!/bin/sh\necho 'JobId=12 JobName=x JobState={state} NodeList=n1'\n"
 # An srun whose tasks write for long.
 SLOW_SRUN = """#!/bin/sh
 work=$(printf '%s\\n' "$@" | grep '/.nccl-inspector-analyze')
@@ -129,16 +154,104 @@ def test_what_a_task_that_died_had_taken_is_done_again(
     assert not list(tmp_path.glob(".nccl-inspector-*"))
 
 
-def test_without_tasks_that_live_all_is_done_here(
+def test_what_tasks_leave_that_die_again_and_again_is_done_here(
     capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs = make_srun(tmp_path)
-    (programs / "srun").write_text("#!/bin/sh\necho 'srun: error: no partition' >&2\nexit 1\n")
-    monkeypatch.setenv("PATH", str(programs), prepend=":")
-    here, by_tasks = analyze(capture), analyze(capture, "--slurm", "2", "--shared", tmp_path)
+    shim = ALWAYS_DIES.format(round_="read")
+    monkeypatch.setenv("PATH", str(make_srun(tmp_path, NODES, shim)), prepend=":")
+    here, by_tasks = analyze(capture), analyze(capture, "--slurm", "3", "--shared", tmp_path)
     assert said(by_tasks) == said(here)
-    assert "piece 5 of 5 is read here" in by_tasks.stderr
-    assert "share 2 of 2 is looked at again here" in by_tasks.stderr
+    assert by_tasks.stderr.splitlines()[-1] == "piece 1 of 5 is read here"
+
+
+@pytest.mark.parametrize("in_a_job", [False, True])
+def test_without_any_task_that_begins_nothing_is_done_here(
+    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_a_job: bool
+) -> None:
+    programs = make_srun(tmp_path)
+    count = tmp_path / "steps"
+    (programs / "srun").write_text(
+        f"#!/bin/sh\necho >>{count}\necho 'srun: error: no partition' >&2\nexit 1\n"
+    )
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    if in_a_job:
+        monkeypatch.setenv("SLURM_JOB_ID", "12")
+    done = analyze(capture, "--slurm", "2", "--shared", tmp_path)
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "none of the step's tasks did anything" in done.stderr
+    assert "is read here" not in done.stderr
+    assert len(count.read_text()) == 1 + in_a_job, "outside a job each step waits in the queue"
+    assert not list(tmp_path.glob(".nccl-inspector-*"))
+
+
+@pytest.mark.parametrize("what", list(HIDDEN))
+@pytest.mark.parametrize("blind", [NODES[:1], NODES])
+def test_nodes_that_do_not_see_a_directory_are_named_once(
+    capture: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    blind: tuple[str, ...],
+) -> None:
+    shim = HIDES.format(hidden=HIDDEN[what])
+    monkeypatch.setenv("PATH", str(make_srun(tmp_path, blind, shim)), prepend=":")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    here, by_tasks = analyze(capture), analyze(capture, "--slurm", "3", "--shared", tmp_path)
+    unseen = {"shared": tmp_path, "capture": capture}[what]
+    if blind == NODES:
+        assert (by_tasks.exit_code, by_tasks.stdout) == (3, "")
+        first, _, last = by_tasks.stderr.splitlines()
+        assert first == f"n[1-3] do not see {unseen}"
+        assert last.endswith("none of the step's tasks did anything, so nothing is reported")
+    else:
+        assert said(by_tasks) == said(here)
+        assert by_tasks.stderr == f"n1 does not see {unseen}\n"
+    assert not list(tmp_path.glob(".nccl-inspector-*"))
+
+
+@pytest.mark.parametrize(
+    ("state", "ends"),
+    [("CANCELLED", True), ("TIMEOUT", True), ("COMPLETING", True), ("RUNNING", False)],
+)
+@pytest.mark.parametrize("round_", ["read", "look", "again"])
+def test_nothing_is_done_for_a_job_that_is_gone(
+    capture: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    ends: bool,
+    round_: str,
+) -> None:
+    shim = DIES.format(died=str(tmp_path / "died"), round_=round_)
+    programs = make_srun(tmp_path, NODES, shim)
+    (programs / "scontrol").write_text(SCONTROL.format(state=state))
+    (programs / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setattr(slurm_step, "_COMPLETES_S", 1)
+    by_tasks = analyze(capture, "--slurm", "3", "--shared", tmp_path)
+    assert (by_tasks.exit_code == 3) == ends
+    assert ("job 12 has ended before the work was done" in by_tasks.stderr) == ends
+    assert not list(tmp_path.glob(".nccl-inspector-*"))
+
+
+@pytest.mark.parametrize(
+    ("state", "ends"), [("CANCELLED", True), ("TIMEOUT", True), ("FAILED", False)]
+)
+def test_a_step_that_is_a_job_of_its_own_is_run_again_unless_somebody_ended_it(
+    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, ends: bool
+) -> None:
+    shim = OF_A_JOB + DIES.format(died=str(tmp_path / "died"), round_="read")
+    programs = make_srun(tmp_path, NODES, shim)
+    (programs / "scontrol").write_text(SCONTROL.format(state=state))
+    (programs / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    by_tasks = analyze(capture, "--slurm", "3", "--shared", tmp_path)
+    assert (by_tasks.exit_code == 3) == ends
+    assert ("job 12 has ended before the work was done" in by_tasks.stderr) == ends
+    assert "is read here" not in by_tasks.stderr
 
 
 def test_what_keeps_tasks_from_starting_is_one_line(
@@ -197,7 +310,7 @@ def test_tasks_find_what_an_isolated_python_found_and_nothing_in_the_current_dir
     assert "rank 2" in done.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_who_stops_it_leaves_no_task_and_no_file(
     capture: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

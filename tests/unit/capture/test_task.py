@@ -30,7 +30,7 @@ def work(tmp_path: Path) -> Path:
     made.mkdir()
     write_job(folder, [[100] * 10])
     files = find_files(folder, Counter())
-    pieces = divide(files, 1)
+    pieces = divide(files, 4)
     plan = {
         "items": len(pieces), "directory": str(folder), "everything": False, "shares": 2,
         "files": [asdict(one) for one in files], "pieces": [asdict(one) for one in pieces],

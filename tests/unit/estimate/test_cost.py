@@ -2,6 +2,7 @@
 """The estimate knows the writer's bounds; that it is true is in tests/cluster/figures."""
 
 import json
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -12,7 +13,13 @@ from nccl_inspector.agent.counters.device_series import sample_series
 from nccl_inspector.cli import cli
 from nccl_inspector.counters.counter_table import names_of
 from nccl_inspector.counters.sample import Device, Sample
-from nccl_inspector.estimate.cost import add_up
+from nccl_inspector.estimate.cost import (
+    RULE_S,
+    RULES_INTERVAL_S,
+    RULES_SHARE,
+    SHARD_RULE_S,
+    add_up,
+)
 from nccl_inspector.estimate.pages import go_number, make_files
 from nccl_inspector.estimate.shape import (
     GPU_SERIES_MAX,
@@ -20,6 +27,7 @@ from nccl_inspector.estimate.shape import (
 )
 from nccl_inspector.exposition.process_file import parse_file
 from nccl_inspector.exposition.text import SeriesLine
+from nccl_inspector.monitoring.site import make_site
 from tests.support.estimated_jobs import SHAPE
 
 added = cache(add_up)
@@ -102,11 +110,29 @@ def test_where_one_prometheus_ends_the_page_says_how_many_are_needed() -> None:
     # Half of 64 GB, at 6.8 kB a series; node lists and ended series add some.
     series = added(SHAPE).host_nodes * added(SHAPE).node_series
     assert 32e9 / 9000 < series < 32e9 / 6800
-    cost = added(replace(SHAPE, jobs=1000, ranks=80))
-    assert (cost.hosts - 1) * cost.host_nodes < 10_000 <= cost.hosts * cost.host_nodes
     words = "--jobs", "1000", "--ranks", "80", "--memory", "100"
     many = " ".join(CliRunner().invoke(cli, ["estimate", *words]).stdout.split())
-    assert "let 3 Prometheus servers share the nodes (setup monitoring --set shards=3)" in many
+    found = re.search(r"let (\d+) Prometheus servers .* --set shards=(\d+)\)", many)
+    assert found is not None
+    assert 3 <= int(found[1]) == int(found[2])
+
+
+def test_as_many_servers_are_needed_as_the_series_and_the_rules_take() -> None:
+    shape = replace(SHAPE, jobs=1000, ranks=80)
+    kinds = 10_000 * 8 * shape.kinds_shown
+    most_s = RULES_SHARE * RULES_INTERVAL_S
+    by_rules = -(-kinds * SHARD_RULE_S // most_s)
+    little, much = add_up(shape, 4e9), add_up(shape, 1e12)
+    assert (little.hosts - 1) * little.host_nodes < 10_000 <= little.hosts * little.host_nodes
+    assert little.hosts > by_rules
+    assert much.host_nodes > 10_000
+    assert much.hosts == by_rules > 1, "the rules need more than the memory does"
+    assert much.rules_s == pytest.approx(kinds * RULE_S)
+    assert much.rules_nodes * much.rules_s / 10_000 == pytest.approx(most_s, rel=1e-3)
+
+
+def test_the_rules_are_evaluated_as_often_as_the_site_does_by_default() -> None:
+    assert make_site([])["record_interval"] == f"{RULES_INTERVAL_S / 60:g}m"
 
 
 def test_nonsense_is_refused() -> None:

@@ -157,6 +157,16 @@ def test_rule_files_have_only_what_mimir_and_thanos_know(role: str) -> None:
             assert 0 < len(re.findall(r"^      - (?:record|alert):", group, re.M)) <= 20
 
 
+def test_the_series_of_all_ranks_are_read_and_joined_a_few_times_only() -> None:
+    """What takes a server with many ranks long: see tests/bench/rules.py."""
+    ranks = render("rules", make_site([])).split("nccl-inspector-ranks")[1].split("  - name: ")[0]
+    rules = dict(zip(*[iter(re.split(r"- record: (\S+)\n", ranks)[1:])] * 2, strict=True))
+    late, wait = rules["rank:nccl_collective_late:ratio"], rules["rank:nccl_collective_wait:ratio"]
+    for rule, reads in ((late, 5), (wait, 4)):
+        assert rule.count("rate(nccl_collective_") <= reads
+        assert len(re.findall(r" / |group_right|group_left", rule)) <= 2
+
+
 def test_rules_use_metrics_that_are_there() -> None:
     used = set()
     for name in ("rules", "alerts"):

@@ -4,6 +4,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import func, select
@@ -14,8 +15,16 @@ from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.errors import UnstorableError
 from nccl_inspector.store.index import put, put_if_taken, reading, writing
 from nccl_inspector.store.place import IndexPlace
-from nccl_inspector.store.queries import JobFilter, Owner, find_jobs, last_jobs, own_past
+from nccl_inspector.store.queries import (
+    JobFilter,
+    Owner,
+    find_jobs,
+    last_jobs,
+    nodes_query,
+    own_past,
+)
 from nccl_inspector.store.tables import ENTITIES, JOB_NODES, KINDS
+from tests.support.boxes import fixed_chance
 from tests.support.stored_cards import UID, card, communicator, ids, keep, operations
 
 OTHER_UID = 4712
@@ -85,16 +94,42 @@ def test_of_many_jobs_each_user_has_a_share_of_those_that_are_looked_at(
     keep(index_place, card(1, end_s=10.0, user="bob", uid=OTHER_UID))
     keep(index_place, *(card(10 + at, end_s=1000.0 + at) for at in range(10)))
     with reading(index_place) as (index, _):
-        assert [job.job_id for job in last_jobs(index, 4)] == [19, 18, 17, 1]
+        assert [job.job_id for job in last_jobs(index, 4).jobs] == [19, 18, 17, 1]
 
 
 def test_a_warnings_node_is_named_in_its_job_and_no_other(index_place: IndexPlace) -> None:
     keep(index_place, card(1, named="n2 GPU3"), card(2, named="n22"))
     with reading(index_place) as (index, _):
-        seen = {job.job_id: job for job in last_jobs(index, 10)}
-    assert seen[1].named == {"n2"}
-    assert seen[2].named == frozenset()
-    assert set(seen[1].local) == {"n1", "n2"}
+        last = last_jobs(index, 10)
+    places = zip(last.seats.job, last.seats.node, last.seats.named, strict=True)
+    seen = {(last.jobs[job].job_id, last.nodes[node]): named for job, node, named in places}
+    assert seen == {(1, "n1"): False, (1, "n2"): True, (2, "n1"): False, (2, "n2"): False}
+
+
+def test_all_nodes_of_a_job_come_as_one_row(index_place: IndexPlace) -> None:
+    """A row for each of its nodes would be a million rows of the last jobs."""
+    keep(index_place, card(1, nodes="n[1-512]", named="n7"), card(2, nodes="n[1-11]"))
+    with reading(index_place) as (index, _):
+        rows = index.execute(nodes_query(index.dialect.name)).all()
+        last = last_jobs(index, 10)
+    assert len(rows) == 2
+    assert np.bincount(last.seats.job).tolist() == [11, 512]
+    (named,) = last.seats.node[last.seats.named]
+    assert last.nodes[named] == "n7"
+    assert sorted(last.nodes) == sorted(f"n{at}" for at in range(1, 513))
+
+
+def test_scores_within_a_job_come_back_as_they_were_written(index_place: IndexPlace) -> None:
+    chance = fixed_chance(11)
+    rows = rows_of(card(1, nodes="n[1-400]"))
+    scores = [0.0, 1e-300, -2.0 / 3, *(chance.gauss(0, 0.02) for _ in rows.nodes[3:])]
+    nodes = tuple(replace(one, local=value) for one, value in zip(rows.nodes, scores, strict=True))
+    with writing(index_place, None) as index:
+        put(index, replace(rows, nodes=nodes))
+    with reading(index_place) as (index, _):
+        last = last_jobs(index, 10)
+    found = {last.nodes[node]: last.seats.value[at] for at, node in enumerate(last.seats.node)}
+    assert found == {one.node: one.local for one in nodes}
 
 
 def test_the_node_of_a_slow_communicator_is_told_apart_within_its_job() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, func, select, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.store import postgresql
@@ -104,14 +104,14 @@ def test_members_of_the_admins_role_see_all_jobs(
     admin = login(postgres, database, "ops", postgresql.ADMINS)
     with reading(replace(place, url=admin)) as (index, all_jobs):
         assert all_jobs
-        assert len(last_jobs(index, 10)) == 2
+        assert len(last_jobs(index, 10).jobs) == 2
 
 
 def test_two_clusters_share_an_index_and_each_removes_its_own_jobs(place: IndexPlace) -> None:
     keep(place, *(card(at, cluster=name) for at in (1, 2) for name in ("old", "new")))
     with reading(place) as (index, _):
         assert len(find_jobs(index, JobFilter(cluster="old"))) == 2
-        assert len(last_jobs(index, 10, "old")) == 2
+        assert len(last_jobs(index, 10, "old").jobs) == 2
     with writing(place, None) as index:
         forget(index, [1], "old")
     with reading(place) as (index, _):
@@ -204,6 +204,56 @@ def test_a_database_that_cannot_be_used_is_one_line(
             undo()
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (["SELECT 1"], 'role "noll" does not exist'),
+        (["CREATE ROLE noll NOLOGIN"], "not permitted to log in"),
+        (
+            ["CREATE ROLE noll LOGIN", "REVOKE CONNECT ON DATABASE {0} FROM PUBLIC"],
+            "permission denied for database",
+        ),
+    ],
+)
+def test_who_has_no_login_reads_that_they_need_a_role(
+    postgres: Postgres, database: str, place: IndexPlace, made: list[str], words: str
+) -> None:
+    keep(place, card(1))
+    postgres.run_sql(
+        "postgres", "DROP ROLE IF EXISTS noll", *(one.format(database) for one in made)
+    )
+    with (
+        pytest.raises(IndexUnavailableError, match="this login is refused") as caught,
+        reading(replace(place, url=postgres.url(database, "noll"))),
+    ):
+        pass
+    assert words in str(caught.value)
+    assert "each user needs a role" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_login"),
+    [
+        ('FATAL:  password authentication failed for user "amy"', True),
+        ('FATAL:  Peer authentication failed for user "amy"', True),
+        ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "amy", no encryption', True),
+        ("fe_sendauth: no password supplied", True),
+        ("FATAL:  the database system is starting up", False),
+        ("FATAL:  sorry, too many clients already", False),
+        ('FATAL:  database "nccl" does not exist', False),
+        ("Connection refused", False),
+    ],
+)
+def test_a_login_that_is_refused_is_told_from_a_server_that_is_not_ready(
+    words: str, is_login: bool
+) -> None:
+    told = OperationalError("", {}, Exception(f"connection failed: {words}"))
+    with pytest.raises(IndexUnavailableError) as caught, postgresql._errors_of("here"):
+        raise told
+    assert ("this login is refused" in str(caught.value)) == is_login
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])

@@ -44,3 +44,12 @@ def test_attempts_and_other_clusters_stay_apart() -> None:
     assert [one.name for one in roll_up([again, row(815, "810_3"), other])] == [
         "810_3.1", "810_3", "810_4",
     ]  # fmt: skip
+
+
+def test_jobs_of_one_number_on_two_clusters_show_which_is_which() -> None:
+    jobs = [replace(row(815), cluster=name) for name in ("green", "blue", "")]
+    title, *lines = jobs_text(jobs, all_jobs=True).splitlines()
+    assert title.split()[:2] == ["JOB", "CLUSTER"]
+    assert [line.split()[:2] for line in lines] == [["815", "green"], ["815", "blue"], ["815", "-"]]
+    assert max(map(len, (title, *lines))) <= 100
+    assert "CLUSTER" not in jobs_text(jobs[:1] * 2, all_jobs=True), "one has no column for it"

@@ -16,7 +16,7 @@ from nccl_inspector.controller.remake_index import rebuild
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.render.json import to_json
 from nccl_inspector.settings.config import parse_config
-from nccl_inspector.store import sqlite_file
+from nccl_inspector.store import sqlite_file, sqlite_schema
 from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.store.errors import BrokenIndexError
 from nccl_inspector.store.index import export_user, put, writing
@@ -60,6 +60,23 @@ def shape_of(place: IndexPlace) -> object:
 def place(open_path: Path) -> IndexPlace:
     """A store that any user may pass through, as the service's account leaves it."""
     return store_in(open_path)
+
+
+def test_two_who_make_the_index_at_the_same_moment_both_write_it(
+    place: IndexPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = sqlite_schema.version_of
+    others = [2]
+
+    def look_and_be_slow(index: sqlite3.Connection) -> int:
+        found = look(index)
+        while others:
+            keep(place, card(others.pop()))
+        return found
+
+    monkeypatch.setattr(sqlite_schema, "version_of", look_and_be_slow)
+    keep(place, card(1))
+    assert sorted(ids(place, JobFilter())) == [1, 2]
 
 
 def seen_by(uid: int, place: IndexPlace) -> str:

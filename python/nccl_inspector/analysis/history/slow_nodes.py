@@ -12,11 +12,15 @@ a user is the median over the user's jobs, and its whole score is the median ove
 jobs of one user can neither accuse a node nor change how another user's jobs are rated.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import exp, hypot, log, sqrt
-from statistics import median, median_high
+from itertools import pairwise
+from math import exp, log
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nccl_inspector.analysis.chance import binomial_tail
 from nccl_inspector.analysis.kinds import KindKey
@@ -32,16 +36,44 @@ SUSPECTS_MAX, WORST_SHOWN = 16, 3
 _MEDIAN_ERROR = 1.2533  # standard error of a median, in sigma / sqrt(n)
 _SIGMA_MIN = 0.002
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
 
 @dataclass(frozen=True, slots=True)
 class ScoredJob:
-    """One job: scores of its nodes within it, nodes with warnings, its kinds of operation."""
+    """One job: its kinds of operation, and who ran it."""
 
     job_id: int
-    local: Mapping[str, float]
-    named: frozenset[str]
     kinds: tuple[tuple[KindKey, float, float], ...]  # key, GB/s, ns
-    owner: str = ""  # who ran it
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """Nodes in jobs as columns, by positions in lists of nodes and of jobs: one row for each.
+
+    A large site's last jobs have more than a million of them.
+    """
+
+    node: Ints
+    job: Ints
+    value: Floats  # the node's score in the job
+    named: Flags  # a warning of the job is about the node
+
+    def where(self, chosen: Flags | Ints) -> "Seats":
+        """Return some of the rows, in the order in which they are chosen."""
+        return Seats(self.node[chosen], self.job[chosen], self.value[chosen], self.named[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredJobs:
+    """Jobs with their nodes; the scores in `seats` are those within each job."""
+
+    jobs: Sequence[ScoredJob]
+    nodes: Sequence[str]
+    seats: Seats
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,130 +130,164 @@ def _job_scores(jobs: Sequence[ScoredJob]) -> dict[int, float]:
     return scores
 
 
-def _node_jobs(jobs: Sequence[ScoredJob]) -> dict[str, dict[int, float]]:
-    """Return for each node its score in each of its jobs, by position."""
-    whole = _job_scores(jobs)
-    found: dict[str, dict[int, float]] = defaultdict(dict)
-    for at, job in enumerate(jobs):
-        for node, local in job.local.items():
-            if at in whole or local:
-                found[node][at] = whole.get(at, 0.0) + local
-    return found
+def _fared(seats: Seats, jobs: Sequence[ScoredJob]) -> Seats:
+    """Return the score of each node in each of its jobs, where anything is known of it."""
+    whole = np.full(len(jobs), np.nan)
+    for at, score in _job_scores(jobs).items():
+        whole[at] = score
+    of_job = whole[seats.job]
+    known = ~np.isnan(of_job) | (seats.value != 0)
+    value = np.nan_to_num(of_job, nan=0.0) + seats.value
+    return Seats(seats.node, seats.job, value, seats.named).where(known)
 
 
-def _spread(values: Sequence[float]) -> float:
-    middle = median(values)
-    return max(MAD_TO_SIGMA * median(abs(value - middle) for value in values), _SIGMA_MIN)
+def _spread(values: Floats) -> float:
+    middle = np.median(values)
+    return max(MAD_TO_SIGMA * float(np.median(np.abs(values - middle))), _SIGMA_MIN)
 
 
-def _by_voter(found: Mapping[int, float], voters: Sequence[str]) -> list[float]:
-    """Return the node's score with each voter: the median over the voter's jobs there."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for at, value in found.items():
-        values[voters[at]].append(value)
-    return [median(mine) for mine in values.values()]
+def _bounds(*keys: Ints) -> Ints:
+    """Return where each run of equal keys begins, and the number of rows behind the last."""
+    rows = len(keys[0])
+    if not rows:
+        return np.zeros(1, np.int64)  # no run
+    fresh = np.zeros(rows - 1, np.bool_)
+    for key in keys:
+        fresh |= key[1:] != key[:-1]
+    return np.concatenate(([0], np.flatnonzero(fresh) + 1, [rows]))
 
 
-def _z_scores(
-    fared: Mapping[str, Mapping[int, float]], voters: Sequence[str]
-) -> dict[str, tuple[float, float]]:
+def _middles_of(values: Floats, bounds: Ints) -> Floats:
+    """Return the median of each run; the values of a run are sorted."""
+    begin, end = bounds[:-1], bounds[1:]
+    middles: Floats = (values[(begin + end - 1) // 2] + values[(begin + end) // 2]) / 2
+    return middles
+
+
+def _by_voter(fared: Seats, voters: Ints) -> Seats:
+    """Return the rows in the order that _z_scores() needs: by node, voter and value."""
+    order = np.lexsort((fared.value, voters[fared.job], fared.node))
+    return fared.where(order)
+
+
+def _z_scores(fared: Seats, voters: Ints) -> dict[int, tuple[float, float]]:
     """Return depth (log) and z of each node with enough jobs and voters, compared with the others.
 
-    Of two voters, the one with the node's better score decides.
+    A node's score with a voter is the median over the voter's jobs there. Of two voters, the one
+    with the node's better score decides. `fared` is in the order of _by_voter().
     """
-    votes = {
-        node: values
-        for node, found in fared.items()
-        if len(found) >= JOBS_MIN and len(values := _by_voter(found, voters)) >= USERS_MIN
-    }
-    if len(votes) < 2:
+    runs = _bounds(fared.node, voters[fared.job])
+    votes, node = _middles_of(fared.value, runs), fared.node[runs[:-1]]
+    of_node = _bounds(node)
+    counts = np.diff(of_node)
+    enough = (counts >= USERS_MIN) & (np.diff(runs[of_node]) >= JOBS_MIN)
+    judged = np.flatnonzero(enough)
+    if len(judged) < 2:
         return {}
-    medians = {node: median_high(values) for node, values in votes.items()}
-    centre = median(medians.values())
-    of_nodes = _spread(list(medians.values()))
-    of_votes = _spread([value for values in votes.values() for value in values])
-    scores = {}
-    for node, middle in medians.items():
-        error = _MEDIAN_ERROR * of_votes / sqrt(len(votes[node]))
-        scores[node] = middle - centre, (middle - centre) / hypot(error, of_nodes)
-    return scores
+    order = np.lexsort((votes, node))  # within each node; the nodes stay where they are
+    best = votes[order][of_node[judged] + counts[judged] // 2]
+    centre, of_nodes = float(np.median(best)), _spread(best)
+    of_votes = _spread(votes[np.repeat(enough, counts)])
+    error = _MEDIAN_ERROR * of_votes / np.sqrt(counts[judged])
+    z = (best - centre) / np.hypot(error, of_nodes)
+    found = zip((best - centre).tolist(), z.tolist(), strict=True)
+    return dict(zip(node[of_node[judged]].tolist(), found, strict=True))
 
 
 def _is_slow(score: tuple[float, float]) -> bool:
     return exp(score[0]) - 1 <= DEPTH_MAX and score[1] <= Z_MAX
 
 
-def _slow(fared: dict[str, dict[int, float]], voters: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _slow(fared: Seats, voters: Ints, nodes: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the slow nodes, the worst first, each with those that are never seen without it.
 
     Jobs of the worst node are left out before the next node is searched for.
     """
-    left = {node: dict(found) for node, found in fared.items()}
+    left = fared
     slow: dict[str, tuple[str, ...]] = {}
     while len(slow) < SUSPECTS_MAX:
         scores = {node: score for node, score in _z_scores(left, voters).items() if _is_slow(score)}
         if not scores:
             break
-        worst = min(scores, key=lambda node: (scores[node][1], node))
-        its = set(left.pop(worst))
-        alike = sorted(node for node in scores if node != worst and set(left[node]) <= its)
-        slow[worst] = tuple(alike)
-        left = {
-            node: {at: value for at, value in found.items() if at not in its}
-            for node, found in left.items()
-        }
+        worst = min(scores, key=lambda node: (scores[node][1], nodes[node]))
+        its = np.zeros(len(voters), np.bool_)
+        its[left.job[left.node == worst]] = True
+        left = left.where(~its[left.job])
+        elsewhere = np.bincount(left.node, minlength=len(nodes))
+        slow[nodes[worst]] = tuple(
+            sorted(nodes[node] for node in scores if node != worst and not elsewhere[node])
+        )
     return slow
 
 
-def _votes(jobs: Sequence[ScoredJob], voters: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
-    """Return how many voters each node had, and how many of them had a warning about it."""
-    pairs = {(node, voters[at]) for at, job in enumerate(jobs) for node in job.local}
-    named = {
-        (node, voters[at]) for at, job in enumerate(jobs) for node in job.named if node in job.local
-    }
-    return Counter(node for node, _ in pairs), Counter(node for node, _ in named)
+def _votes(seats: Seats, voters: Ints, nodes: int) -> Ints:
+    """Return how many voters have each node in their rows."""
+    size = max(len(voters), 1)
+    pairs = np.sort(seats.node * size + voters[seats.job])
+    return np.bincount(pairs[_bounds(pairs)[:-1]] // size, minlength=nodes)
 
 
-def _often_named(seen: Counter[str], named: Counter[str]) -> set[str]:
+def _often_named(seen: Ints, named: Ints) -> set[int]:
     """Return the nodes that have more warnings than chance can explain."""
-    total, times = seen.total(), named.total()
+    total, times = int(seen.sum()), int(named.sum())
     found = set()
-    for node, count in named.items():
-        others = total - seen[node]
-        if count >= NAMED_MIN and others:
+    for node in np.flatnonzero(named >= NAMED_MIN).tolist():
+        count, others = int(named[node]), total - int(seen[node])
+        if others:
             # At least one warning about others: with none, any warning would look certain.
             rate = max(times - count, 1) / others
-            if rate < 1 and binomial_tail(count, seen[node], rate) < NAMED_CHANCE_MAX:
+            if rate < 1 and binomial_tail(count, int(seen[node]), rate) < NAMED_CHANCE_MAX:
                 found.add(node)
     return found
 
 
-def _worst(ids: Sequence[int], fared: Mapping[int, float]) -> tuple[int, ...]:
-    return tuple(ids[at] for at in sorted(fared, key=lambda at: (fared[at], at))[:WORST_SHOWN])
+def _worst(fared: Seats, ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Return the jobs with the lowest scores of each node."""
+    order = np.lexsort((fared.job, fared.value, fared.node))
+    bounds = _bounds(fared.node[order])
+    return {
+        int(fared.node[order[begin]]): tuple(
+            ids[at] for at in fared.job[order[begin : min(end, begin + WORST_SHOWN)]].tolist()
+        )
+        for begin, end in pairwise(bounds.tolist())
+    }
 
 
-def score_nodes(jobs: Sequence[ScoredJob], *, each_job: bool = False) -> list[NodeScore]:
+def _codes_of(words: Iterable[str]) -> Ints:
+    """Return a number for each word, the same for the same."""
+    codes: dict[str, int] = {}
+    return np.array([codes.setdefault(word, len(codes)) for word in words], np.int64)
+
+
+def score_nodes(scored: ScoredJobs, *, each_job: bool = False) -> list[NodeScore]:
     """Return all nodes of these jobs; suspects come first, the worst of them first.
 
     `each_job`: count each job as a user of its own, for the jobs of a single user.
     """
-    owners = [job.owner for job in jobs]
-    voters = list(map(str, range(len(jobs)))) if each_job else owners
-    fared, ids = _node_jobs(jobs), [job.job_id for job in jobs]
-    scores, slow = _z_scores(fared, voters), _slow(fared, voters)
-    often = _often_named(*_votes(jobs, voters))
-    users, named_by = _votes(jobs, owners)
-    seen, named = _votes(jobs, list(map(str, range(len(jobs)))))
+    jobs, nodes, seats = scored.jobs, scored.nodes, scored.seats
+    each, owners = np.arange(len(jobs)), _codes_of(job.owner for job in jobs)
+    voters = each if each_job else owners
+    of_named = seats.where(seats.named)
+    fared = _by_voter(_fared(seats, jobs), voters)
+    scores, slow = _z_scores(fared, voters), _slow(fared, voters, nodes)
+
+    def count(rows: Seats, who: Ints) -> Ints:
+        return _votes(rows, who, len(nodes))
+
+    often = _often_named(count(seats, voters), count(of_named, voters))
+    users, named_by = count(seats, owners).tolist(), count(of_named, owners).tolist()
+    seen, named = count(seats, each).tolist(), count(of_named, each).tolist()
+    compared = np.bincount(fared.node, minlength=len(nodes)).tolist()
+    worst = _worst(fared, [job.job_id for job in jobs])
     found = []
-    for node in seen:
-        depth, z = scores.get(node, (None, None))
-        reasons = (*(["slow"] if node in slow else []), *(["named"] if node in often else []))
-        its = fared.get(node, {})
+    for at, node in enumerate(nodes):
+        depth, z = scores.get(at, (None, None))
+        reasons = (*(["slow"] if node in slow else []), *(["named"] if at in often else []))
         found.append(
             NodeScore(
-                node, seen[node], len(its), named[node], None if depth is None else exp(depth) - 1,
-                z, bool(reasons), reasons, _worst(ids, its), slow.get(node, ()), users[node],
-                named_by[node],
+                node, seen[at], compared[at], named[at], None if depth is None else exp(depth) - 1,
+                z, bool(reasons), reasons, worst.get(at, ()), slow.get(node, ()), users[at],
+                named_by[at],
             )
         )  # fmt: skip
     order = {node: at for at, node in enumerate(slow)}

@@ -24,13 +24,14 @@ from nccl_inspector.analysis.history.compare import (
     Difference,
     compare,
 )
-from nccl_inspector.analysis.history.slow_nodes import NodeScore, ScoredJob, score_nodes
+from nccl_inspector.analysis.history.slow_nodes import NodeScore
 from nccl_inspector.analysis.kinds import KindKey, KindRow
 from nccl_inspector.model.card import Card, Environment
 from nccl_inspector.model.table_columns import COLUMNS
 from nccl_inspector.store.card_rows import nodes_of
 from nccl_inspector.store.text import difference_text, nodes_text
 from tests.support.boxes import fixed_chance
+from tests.support.scored_jobs import ScoredJob, score_nodes
 from tests.support.stored_cards import card, communicator, operations
 
 NODES = [f"n{at:03}" for at in range(200)]
