@@ -412,10 +412,11 @@ LAUNCHER: Final = Rule(
     severity=INFO,
     summary="srun, torchrun or mpirun wrote how tasks ended.",
     meaning="The finding lists, in the order of the lines of the job's output, which task or rank "
-    "ended with which code or signal, what that means, and whether it was Slurm that ended it. A "
-    "process of which the boxes say that it died is told with these words in its own finding. The "
-    "finding accuses nobody: users can write such lines, and a task that ended first need not have "
-    "failed first. srun itself returns the highest of all, also of tasks that it killed.",
+    "ended with which code or signal, what that means, and whether it was Slurm or torchrun that "
+    "ended it; of a table of torchrun's the root cause comes first. A process of which the boxes say that "
+    "it died is told with these words in its own finding. The finding accuses nobody: users can "
+    "write such lines, and a task that ended first need not have failed first. srun itself returns "
+    "the highest of all, also of tasks that it killed.",
     action="look at what the task that is told first wrote last",
 )
 NCCL_SETTING: Final = Rule(
