@@ -247,3 +247,11 @@ def test_a_server_above_shards_names_who_called_nothing_too(tmp_path: Path, layo
     )
     assert named(said) == {place(job)}
     assert "called fewer operations there than others" in said
+
+
+@pytest.mark.long
+def test_a_server_above_shards_knows_of_a_checkpoint(tmp_path: Path) -> None:
+    series = list(spread(QUIET["a first checkpoint of five minutes"].series(OWN)))
+    ever = f"count(present_over_time({FIRING}[{HOUR_S}s]))"
+    wanted = [Expected(59, ever, [])]
+    assert failures_of(tmp_path, federated_rules(), series, wanted, "30s") == []
