@@ -314,6 +314,11 @@ test-long: setup build san aarch64
 	$(PY) -m tests.tools.again -m long $(TRIALS:%=--ignore=%) $(TURN_ARGS) $(CASE_ARGS) $(PYTEST_ARGS)
 	$(PY) -m tests.tools.releases $(TURN_ARGS)
 
+#: make test-prometheus  the rules and alerts in the Prometheus and VictoriaMetrics of other Debian releases
+test-prometheus: setup build
+	$(PY) -m tests.tools.prometheus_releases $(PYTEST_ARGS)
+.PHONY: test-prometheus
+
 #: make verified     packaging/doc/verified.md anew: every case on every release of Slurm
 verified: setup build
 	rm -rf build/verified

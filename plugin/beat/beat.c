@@ -130,6 +130,7 @@ static void publish(struct beat *beat)
 
 	if (open_dir(beat) < 0)
 		return;
+	beat->prom.quiet_rate = quiet_rate(&beat->quiet, beat->box, clock_ns(CLOCK_MONOTONIC));
 	pthread_mutex_lock(beat->tables);
 	sweep_count(beat->track);
 	prom_window(&beat->prom, clock_ticks(), beat->track->ns_per_tick_q32);
@@ -164,6 +165,7 @@ static void one_beat(struct beat *beat)
 		beat->ask_anew();
 	mask_take_message(beat->mask, message);
 	pthread_mutex_unlock(beat->tables);
+	quiet_round(&beat->quiet, beat->box, clock_ns(CLOCK_MONOTONIC));
 	atomic_store(&header->beat_tick, now);
 	atomic_store(&header->beat_real_ns, clock_ns(CLOCK_REALTIME));
 	if (mask_is_silent(beat->mask))
@@ -254,5 +256,6 @@ void beat_init(struct beat *beat)
 {
 	beat->prom.box = beat->box;
 	beat->prom.config = beat->config;
+	beat->prom.quiet_rate = QUIET_NONE;
 	thread_init(&beat->thread, beat_main, beat);
 }

@@ -11,6 +11,7 @@
 #include "ask/mask.h"
 #include "base/textbuf.h"
 #include "base/thread.h"
+#include "beat/quiet.h"
 #include "net/proxy.h"
 #include "prom/window.h"
 #include "upkeep/samples.h"
@@ -33,6 +34,7 @@ struct beat {
 	void (*log)(const char *message); /* without the lock */
 	struct net *net;
 	void (*ask_anew)(void); /* net_events has changed; called under `tables` */
+	struct quiet quiet;
 	struct prom prom;
 	struct sweep sweep;
 	struct timeline timeline;

@@ -41,6 +41,7 @@ struct prom {
 	 * falls. */
 	uint64_t started[BOX_COMMS];
 	uint32_t started_generation[BOX_COMMS];
+	double quiet_rate; /* bytes a second of a process that calls nothing; negative: it does */
 	struct prom_rows comms, keys, nets, labels; /* of one GPU: prom_choose() */
 };
 

@@ -19,6 +19,7 @@ from tests.support.promtool import Labels, Series
 WRITE_S = SCRAPE_S = 30
 AGENT_S = 5
 GPUS = 8  # of a node
+SAVED_BYTES = 8e7  # a second, of a process that saves a checkpoint
 _STEPS = 3  # that others may take without the absent one
 
 
@@ -366,6 +367,7 @@ class PausingJob:
     still: Sequence[Span] = ()  # nothing is called
     stopped: Sequence[Span] = ()  # all processes are stopped while they are in an operation
     restarts_s: Sequence[float] = ()  # new processes with new communicators
+    saves: Sequence[Span] = ()  # rank 0 writes files, while the others wait for it
     gone_s: float = 1e9  # when the job ends
 
     def series(self, own: Labels) -> Iterator[Series]:
@@ -427,8 +429,14 @@ class PausingJob:
         yield series("nccl_collective_inflight_seconds", comm, lambda at_s: ahead * waits_s(at_s))
         yield series("nccl_p2p_inflight_seconds", comm,
                      lambda at_s: self._recv_s(at_s) if rank == 1 else 0.0)  # fmt: skip
-        yield series("nccl_inspector_last_write_timestamp_seconds",
-                     place | {"process": f"{life}_{rank}"}, lambda at_s: at_s)  # fmt: skip
+        process = place | {"process": f"{life}_{rank}"}
+        yield series("nccl_inspector_last_write_timestamp_seconds", process, lambda at_s: at_s)
+        if self.saves and not ahead:
+            # As late as it can be: of the write before the latest one, scraped half a minute later.
+            quiet = [now and waits_s(at_s) >= 2 * WRITE_S
+                     for at_s, now in zip(looks, there, strict=True)]  # fmt: skip
+            rates = [f"{SAVED_BYTES * (_in(self.saves, at_s - WRITE_S) > 0):.9g}" for at_s in looks]
+            yield Series("nccl_inspector_quiet_io_bytes_per_second", process, _there(rates, quiet))
 
 
 def _in(spans: Sequence[Span], at_s: float) -> float:

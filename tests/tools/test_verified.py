@@ -74,6 +74,16 @@ def test_what_a_part_of_the_cases_saw_and_the_page_does_not_say_is_told(
     assert check(render(RUNS), {"22.05": OLD, "24.11": part})
 
 
+def test_of_a_part_a_case_may_pass_that_the_page_says_was_not_run() -> None:
+    """A new case is on the page before it has run on each release."""
+    page = render({"22.05": OLD, "24.11": {"lines": {}, "tables": {}}})
+    part = {"lines": {"Lifecycle": {"a job is requeued": "passed"}}, "tables": {}, "part": True}
+    assert check(page, {"24.11": part}) == []
+    part["lines"] = {"Lifecycle": {"a job is requeued": "failed"}}
+    assert check(page, {"24.11": part})
+    assert check(page, {"24.11": NEW}), "a whole run belongs on the page"
+
+
 def test_of_several_tests_of_a_line_the_worst_counts() -> None:
     session = Session()
     for outcome in ("passed", "failed", "passed", "skipped"):

@@ -11,8 +11,9 @@ from nccl_inspector.model.process import DROP_REASONS
 GPU_SERIES_MAX, GPU_COMMS_MAX = 250, 16
 LIVE_COMMS_MAX, KINDS_MAX = 128, 256
 
-# Series that a kind of operation has only in some cases: without a time, or with phases.
-_IN_SOME_CASES = ("throughput", "_untimed_", "_wait_")
+# Series that are there only in some cases: operations without a time or with phases, a process that
+# calls nothing.
+_IN_SOME_CASES = ("throughput", "_untimed_", "_wait_", "_quiet_")
 
 
 def usual_metrics(group: str, json: bool = False) -> list[Metric]:

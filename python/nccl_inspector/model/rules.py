@@ -58,7 +58,8 @@ HANG_DEAD: Final = Rule(
     severity=CRITICAL,
     summary="A rank died, and the operation waits for it.",
     meaning="The rank gave no sign of life for more than 15 s, and for more than half of the time "
-    "for which others waited for it. The finding does not say why it died.",
+    "for which others waited for it. The finding also says how the other processes ended, and does "
+    "not say why it died.",
     action="look for an error, a signal or the OOM killer on its node",
 )
 HANG_DIVERGENT: Final = Rule(
@@ -412,10 +413,11 @@ LAUNCHER: Final = Rule(
     severity=INFO,
     summary="srun, torchrun or mpirun wrote how tasks ended.",
     meaning="The finding lists, in the order of the lines of the job's output, which task or rank "
-    "ended with which code or signal, what that means, and whether it was Slurm that ended it. A "
-    "process of which the boxes say that it died is told with these words in its own finding. The "
-    "finding accuses nobody: users can write such lines, and a task that ended first need not have "
-    "failed first. srun itself returns the highest of all, also of tasks that it killed.",
+    "ended with which code or signal, what that means, and whether it was Slurm or torchrun that "
+    "ended it; of a table of torchrun's the root cause comes first. A process of which the boxes "
+    "say that it died is told with these words in its own finding. The finding accuses nobody: "
+    "users can write such lines, and a task that ended first need not have failed first. srun "
+    "itself returns the highest of all, also of tasks that it killed.",
     action="look at what the task that is told first wrote last",
 )
 NCCL_SETTING: Final = Rule(

@@ -191,6 +191,13 @@ def said_status(verdict: Verdict) -> str:
     return f"{verdict.status} ({verdict.cause})" if verdict.cause else verdict.status
 
 
+def said_waiting(share: float) -> str:
+    """Return what share of the time in collectives was waiting, and for what."""
+    return (
+        f"{percent(share)} of the ranks' time in collectives was waiting for the last rank to come"
+    )
+
+
 def said_cost(verdict: Verdict) -> str:
     """Return a sentence about the cost to the job; empty: no cost, or not known."""
     if not verdict.cost_s:

@@ -23,6 +23,7 @@ _BEGUN = 0.5
 _STARTED_OPERATIONS = 10
 _SILENT_S = 60  # a process that wrote so much earlier than another one of its job is stopped
 _LOST_WINDOW = "15m"  # how long ago a dead process may have published
+_IO_WINDOW = "2m"  # a file system may stand for a write or two
 _NAMED, _LISTED = 3, 8  # processes in the summary, and in the description
 # How many processes of a job that have nothing in flight a shard tells the global server of.
 _IDLE = 3
@@ -32,7 +33,9 @@ _STARTED = "nccl_communicator_operations_started_total"
 _COMPLETED = "nccl_communicator_operations_completed_total"
 _PROGRESS = "nccl_communicator_last_progress_timestamp_seconds"
 _WRITTEN = "nccl_inspector_last_write_timestamp_seconds"
+_ENDED = "job:nccl_collective_inflight_seconds:ended"
 _COLLECTIVE, _P2P = "nccl_collective_inflight_seconds", "nccl_p2p_inflight_seconds"
+_IO = "nccl_inspector_quiet_io_bytes_per_second"
 _FLIGHT = '__name__=~"nccl_(collective|p2p)_inflight_seconds"'
 # What shards record.
 _S_WAIT, _S_P2P = (
@@ -46,6 +49,7 @@ _S_MOST, _S_IDLE = (
 )
 _S_LATEST, _S_WRITTEN = f"shard:{_PROGRESS}:max", f"shard:{_WRITTEN}:max"
 _S_ENDED = "shard:nccl_collective_inflight_seconds:ended"
+_S_IO = f"shard:{_IO}:max"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class HangParts:
     still: str  # for how long nothing has completed, as of the last write
     waits_ended: str  # how long the longest wait was that has just ended
     stills_ended: str  # how long nothing had completed before the latest completion
+    busy: str  # bytes a second of processes that called nothing, where that is much
     named: str = ""  # a few processes that died or did not come
     died: str = ""
     absent: str = ""  # processes that did not come and have nothing in flight
@@ -70,6 +75,8 @@ class HangParts:
     shared: str = ""  # processes that did not come and share a GPU, so that they may wait elsewhere
     behind: str = ""  # how many called fewer operations than others
     equal: str = ""  # how many wait where all that publish called as many
+    files: str = ""  # processes that called nothing, and read or write
+    first: str = ""  # there is nothing to compare the wait with
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +141,23 @@ def _waits_ended(site: Site, by: _Names) -> str:
 def _latest(site: Site, by: _Names) -> str:
     """Return when a job last did something; now, if it has just called something.
 
-    Operations that are counted without a time are called, but nobody sees them complete. The calls
-    of a job that has ended stay in the range for its length, so the series must be there, too.
+    Operations that are counted without a time are called, but nobody sees them complete.
     """
-    calls = f"changes({_CALLED}[{site['hung_seconds']}s]) > 0 and {_CALLED}"
+    # Not changes(): from Prometheus 3.0 on a range of two scrapes has only the later one of them.
+    before = f"{_CALLED} offset {site['alert_interval']}"
+    calls = f"{_CALLED} > {before} or {_CALLED} unless {before}"
     return f"max by ({by.job}) (({calls}) * 0 + time()\nor {_PROGRESS})"
+
+
+def _busy(series: str, site: Site, by: _Names) -> str:
+    """Return the jobs of which a process called nothing and is busy with files."""
+    return f"max by ({by.job}) (max_over_time({series}[{_IO_WINDOW}])) > {site['io_bytes']}"
+
+
+def _first(site: Site, by: _Names, died: str) -> str:
+    """Return something if the job has not waited before, and nobody is known to be dead."""
+    ended = f"max_over_time({by(_ENDED)}[{site['usual_window']}])"
+    return f"absent({ended})" + (f" unless on () {died}" if died else "")
 
 
 def _difference(later: str, earlier: str, by: _Names) -> str:
@@ -204,6 +223,8 @@ def _questions(site: Site) -> dict[str, str]:
         "queued": f"topk({_LISTED}, {_of_each(queued, waiting, by)})",
         "shared": f"topk({_LISTED}, ({waiting}) * on (comm) group_right () ({shared}) ^ 0)",
         "behind": f"count({fewer} and on (comm) {waiting} unless on (comm) {mixed})",
+        "files": f"topk({_LISTED}, {by(_IO)} > {site['io_bytes']})",
+        "first": _first(site, by, died),
         "equal": f"count({called} and on (comm) {waiting} unless on (comm) {mixed})",
     }
 
@@ -218,6 +239,7 @@ def _of_nodes(site: Site) -> HangParts:
         waits_ended=_waits_ended(site, by),
         # What a new communicator completes first says nothing of a pause: see _waits_ended().
         stills_ended=_difference(f"{_PROGRESS} and {before}", before, by),
+        busy=_busy(_IO, site, by),
         **_questions(site),
     )
 
@@ -232,6 +254,8 @@ def _of_shards(site: Site) -> HangParts:
         still=_difference(_S_WRITTEN, _S_LATEST, by),
         waits_ended=f"max by ({by.job}) ({_S_ENDED})",
         stills_ended=_difference(_S_LATEST, f"{_S_LATEST} offset {site['alert_interval']}", by),
+        busy=_busy(_S_IO, site, by),
+        first=_first(site, one, ""),
         named=f"topk({_NAMED}, {absent})",
         absent=f"topk({_LISTED}, {absent})",
     )
@@ -253,6 +277,7 @@ def shard_hang_rules(site: Site) -> list[ShardRule]:
         ShardRule(_S_LATEST, _latest(site, by)),
         ShardRule(_S_WRITTEN, f"max by ({by.job}) ({_WRITTEN})"),
         ShardRule(_S_ENDED, nodes.waits_ended),
+        ShardRule(_S_IO, f"max by ({by.job}) ({_IO}) > {site['io_bytes']}"),
         ShardRule(_S_HUNG, hung),
         ShardRule(_S_MOST, f"max by ({by.comm}) ({_CALLED} and on ({by.comm}) {hung})"),
         ShardRule(_S_IDLE, f"{_CALLED} and on ({by.gpu}) topk by ({by.job}) ({_IDLE}, {idle})"),

@@ -21,6 +21,8 @@ _ONE_NODE, _SEVERAL_NODES = 'n_nodes="1"', 'n_nodes!="1"'
 # How many late ranks of communicators within one node a shard reports for each job.
 _LATE_RANKS = 3
 _RANK_LATE, _RANK_WAIT = "rank:nccl_collective_late:ratio", "rank:nccl_collective_wait:ratio"
+_P2P_BUSY = "nccl_p2p_busy_seconds_total"
+_RANK_KEPT = "rank:nccl_collective_kept:ratio"
 _POINTS = "shard:nccl_collective_seconds:points"
 _SHARD_WAIT = "shard:nccl_collective_wait:ratio"
 
@@ -50,6 +52,7 @@ class RuleParts:
     throughput: str
     late: str
     wait: str
+    kept: str
     late_gpu: str
     transfer: str  # busy time without waiting
 
@@ -137,25 +140,62 @@ def _excuse(wait: str, late: str, site: Site, by: RuleLabels) -> str:
     It waits in collectives, or has slow transfers there, or is in Sends and Recvs for longer than
     another process of its job: a stage of a pipeline waits for the stages before it.
     """
-    p2p = _rate("nccl_p2p_busy_seconds_total", 'p2p_operation=~"Send|Recv"', site, "late_window")
-    p2p = f"sum by ({by.gpu}) ({p2p})"
+    p2p = _in_p2p(site, by)
     more = f"{p2p} - on ({by.job}) group_left () min by ({by.job}) ({p2p})"
     return f"sum by ({by.gpu}) ({wait} unless {late} > {wait}\nor {more})"
 
 
-def _late_gpu(excuse: str, most: str, by: RuleLabels) -> str:
+def _in_p2p(site: Site, by: RuleLabels) -> str:
+    """Return for what part of the time a process is in Sends and Recvs.
+
+    The parts of a group have the time of the group each, so that of pairs is taken off once.
+    """
+    parts, groups = (
+        f"sum by ({by.gpu}) ({_rate(_P2P_BUSY, labels, site, 'late_window')})"
+        for labels in ('p2p_operation=~"Send|Recv"', 'p2p_operation="SendRecv"')
+    )
+    return f"({parts} - {groups} or {parts})"
+
+
+def _kept(site: Site, by: RuleLabels) -> str:
+    """Return for what part of the time a rank is kept outside of one of its communicators.
+
+    Its process waits in others, has slow transfers there, or is in Sends and Recvs.
+    """
+    waits = f"({_RANK_WAIT} unless {_RANK_LATE} > {_RANK_WAIT} or {_RANK_LATE} * 0)"
+    all_of_it = f"sum by ({by.gpu}) ({waits}\nor {_in_p2p(site, by)})"
+    return f"{_RANK_LATE} * 0 + on ({by.gpu}) group_left () {all_of_it}\n- {waits}"
+
+
+def _late_where_not_kept(by: RuleLabels) -> str:
+    """Return for what part of the time others wait for a process, by communicator.
+
+    It may be kept as its peers there are: so stages of a pipeline wait for each other, and each
+    stage does that as long in each replica. If it is kept for longer, it is late by that.
+    """
+    usual = f"quantile by ({by.job}, comm) (0.5, {_RANK_KEPT})"
+    more = f"clamp_min({_RANK_KEPT} - on ({by.job}, comm) group_left () {usual}, 0)"
+    return f"clamp_min({_RANK_LATE}\n- {more}, 0)"
+
+
+def _late_gpu_of_shards(excuse: str, by: RuleLabels) -> str:
     """Return for what part of the time others wait for a process.
 
-    `excuse`: for what part it waits itself, or has slow transfers. `most`: what some process waits,
-    by job, if that is known.
+    `excuse`: for what part it waits itself, or has slow transfers. It is not known for its peers.
     """
     own = f"sum by ({by.gpu}) (clamp_min({_RANK_LATE}, 0))"
-    late = f"({own}\n- ({excuse})\nor {own})"
-    if not most:
-        return late
-    # The lower of two values: both are series of the process, told apart by a label.
-    most = f"{own} * 0 + on ({by.job}) group_left () {most}"
-    return f'min by ({by.gpu}) ({late}\nor label_replace({most}, "most", "1", "", ""))'
+    return f"({own}\n- ({excuse})\nor {own})"
+
+
+def _late_gpu(by: RuleLabels) -> str:
+    """Return for what part of the time others wait for a process: at most what some process waits.
+
+    The lower of two values: both are series of the process, told apart by a label.
+    """
+    own = f"sum by ({by.gpu}) ({_late_where_not_kept(by)})"
+    most = f"max by ({by.job}) (sum by ({by.gpu}) ({_RANK_WAIT}))"
+    most = f"sum by ({by.gpu}) ({_RANK_LATE}) * 0 + on ({by.job}) group_left () {most}"
+    return f'min by ({by.gpu}) ({own}\nor label_replace({most}, "most", "1", "", ""))'
 
 
 def _transfer(points: str, done: str, by: RuleLabels) -> str:
@@ -175,11 +215,8 @@ def _of_nodes(site: Site, by: RuleLabels) -> RuleParts:
         throughput=f"avg by ({by.job}, unit) ({throughput})",
         late=_late(_usual(seconds, f"{done} > 0", by), done, busy, by),
         wait=_wait(seconds, done, busy, by),
-        late_gpu=_late_gpu(
-            _excuse(_RANK_WAIT, _RANK_LATE, site, by),
-            f"max by ({by.job}) (sum by ({by.gpu}) ({_RANK_WAIT}))",
-            by,
-        ),
+        kept=_kept(site, by),
+        late_gpu=_late_gpu(by),
         transfer=_transfer(seconds, done, by),
     )
 
@@ -206,7 +243,8 @@ def _of_shards(by: RuleLabels) -> RuleParts:
             f"or sum by ({by.rank}) (shard:nccl_collective_late:ratio)"
         ),
         wait="",
-        late_gpu=_late_gpu(f"sum by ({by.gpu}) ({_SHARD_WAIT})", "", by),
+        kept="",
+        late_gpu=_late_gpu_of_shards(f"sum by ({by.gpu}) ({_SHARD_WAIT})", by),
         transfer=(
             f"{_transfer(points, 'shard:nccl_collective_operations:rate', by)}\n"
             "or shard:nccl_collective_busy_seconds:transfer"

@@ -159,7 +159,7 @@ def _rule_of_end(one: LauncherEnd) -> str:
     if one.signal == OUT_OF_MEMORY:
         return "oom-killed"
     of = signal_of(one.code, one.signal)
-    if one.by_slurm or of == SIGTERM:
+    if one.by_launcher or of == SIGTERM:
         return "task-ended"
     return "task-killed" if of and of != SIGABRT and of in _DEADLY else "task-failed"
 

@@ -55,13 +55,21 @@ _TERMINATING = re.compile(rb"^srun: (?:(?:Force )?Terminat(?:ing|ed) |Job step a
 _MARK = re.compile(
     rb"error: (?:\*\*\* |Detected |Node failure on |[^\s:]{1,1000}: tasks? )"
     rb"|srun: (?:Force )?Terminat|srun: Job step aborted|  exitcode {1,8}: -?\d"
-    rb"|noticed that process rank |Process name: \[|RUNNING AT "
+    rb"|noticed that process rank |Process name: \[|RUNNING AT |failed \(exitcode: -?\d"
+    rb"|Sending process \d{1,10} closing signal |Closing process \d{1,10} via signal "
 )
 _TORCHRUN = re.compile(
     rb"(?P<p>[^\n]{0,40}?)  time {1,10}: (\S{1,40})\n(?P=p)  host {1,10}: (\S{1,256})\n"
     rb"(?P=p)  rank {1,10}: (\d{1,9}) \(local_rank: \d{1,9}\)\n"
     rb"(?P=p)  exitcode {1,10}: (-?\d{1,3}) \(pid: (\d{1,10})\)"
 )
+# Above one of the rows: the process that torchrun saw fail first. It is the last row of its table.
+_ROOT = re.compile(rb"Root Cause \(first observed failure\):\n[^\n]{0,40}?\[\d{1,9}\]:\n\Z")
+# By each torchrun of a node at once, and of each attempt; the table comes after the last one only.
+_FAILED = re.compile(
+    rb"failed \(exitcode: (-?\d{1,3})\) local_rank: \d{1,9} \(pid: (\d{1,10})\) of"
+)
+_CLOSED = re.compile(rb"(?:Sending|Closing) process (\d{1,10}) ")
 _MPI_SIGNAL = re.compile(
     rb"noticed that process rank (\d{1,9}) with PID (\d{1,10}) on node\s+(\S{1,256})\s+exited on\s+"
     rb"signal (\d{1,3})"
@@ -74,14 +82,16 @@ _HYDRA = re.compile(
 _BEFORE, _AFTER = 1024, 512  # bytes of a paragraph around its mark
 _LINE_BYTES_MAX = 8192
 _LOOKS_MAX = 4096  # at lines and paragraphs; a line of a user's may be full of marks
+_CLOSED_MAX = 65536  # processes that torchrun ended: all but one of a large job
 
 
 @dataclass(frozen=True, slots=True)
 class LauncherEnd:
     """How one or more tasks ended, as a line says.
 
-    `hosts` and `tasks` are Slurm's lists, or one host and one rank; empty: not told. `by_slurm`:
-    after Slurm had begun to end the step, by a signal that it sends.
+    `hosts` and `tasks` are Slurm's lists, or one host and one rank; empty: not told.
+    `by_launcher`: after Slurm had begun to end the step, by a signal that it sends; or after
+    torchrun had told the process to end, because another one had failed.
     """
 
     source: str
@@ -91,7 +101,7 @@ class LauncherEnd:
     signal: int
     line: str
     pid: int | None = None
-    by_slurm: bool = False
+    by_launcher: bool = False
 
     @property
     def words(self) -> str:
@@ -141,6 +151,8 @@ class LauncherReader:
         self._before, self._at = 0, 0
         self._is_ended = False
         self._looks = 0
+        self._closed: set[int] = set()  # pids of what torchrun ended
+        self._failed: dict[int, LauncherEnd] = {}  # by pid, as torchrun wrote at once
 
     def read(self, block: bytes) -> None:
         """Take a block."""
@@ -152,19 +164,24 @@ class LauncherReader:
     def _read(self, block: bytes) -> None:
         end = 0
         while match := _MARK.search(block, end):  # once in each line
-            self._looks += 1
+            is_closed = match[0].endswith(b" signal ")
+            self._looks += not is_closed
             if len(self.ends) >= ENDS_MAX or self._looks > _LOOKS_MAX:
                 return
             start = block.rfind(b"\n", 0, match.start()) + 1
             end = block.find(b"\n", match.end())
             end = end if end >= 0 else len(block)
             self._at = self._before + start
-            if end - start <= _LINE_BYTES_MAX:
+            if is_closed:
+                self._close(match[0])
+            elif end - start <= _LINE_BYTES_MAX:
                 around = block[max(0, start - _BEFORE) : match.end() + _AFTER]
                 self._line(match[0], block[start:end], around)
 
     def _line(self, mark: bytes, line: bytes, around: bytes) -> None:
-        if b"exitcode" in mark:
+        if mark.startswith(b"failed"):
+            self._torchrun_at_once(line)
+        elif b"exitcode" in mark:
             self._torchrun(around)
         elif mark.startswith((b"noticed", b"Process", b"RUNNING")):
             self._mpirun(around)
@@ -188,16 +205,51 @@ class LauncherReader:
         if signal is None:
             return
         code = int(found[3] or 0)
-        by_slurm = self._is_ended and signal_of(code, signal) in (SIGTERM, SIGKILL)
-        self._add(LauncherEnd(SRUN, hosts, tasks, code, signal, _text(line), by_slurm=by_slurm))
+        by_launcher = self._is_ended and signal_of(code, signal) in (SIGTERM, SIGKILL)
+        self._add(
+            LauncherEnd(SRUN, hosts, tasks, code, signal, _text(line), by_launcher=by_launcher)
+        )
 
     def _torchrun(self, around: bytes) -> None:
         """Take the rows of a table; one that has been taken before is taken once."""
         for found in _TORCHRUN.finditer(around):
             code, host = int(found[5]), found[3].decode("ascii", "replace")
             quote = _text(found[0].rpartition(b"\n")[2])
-            rank, pid = found[4].decode(), int(found[6])
-            self._add(LauncherEnd(TORCHRUN, host, rank, max(code, 0), max(-code, 0), quote, pid))
+            pid, is_root = int(found[6]), bool(_ROOT.search(around[: found.start()]))
+            row = LauncherEnd(
+                TORCHRUN, host, found[4].decode(), max(code, 0), max(-code, 0), quote, pid,
+                by_launcher=pid in self._closed and pid not in self._failed and not is_root,
+            )  # fmt: skip
+            if row not in self.ends:
+                self._add_row(row, is_root)
+
+    def _add_row(self, row: LauncherEnd, is_root: bool) -> None:
+        """Take a row, in the place of what was written of it at once; a root before all others."""
+        known = self._failed.get(row.pid or 0)
+        if known in self.ends and (known.code, known.signal) == (row.code, row.signal):
+            self.ends = {row if one == known else one: at for one, at in self.ends.items()}
+            return
+        self._add(row)
+        if is_root and row in self.ends:
+            table = [one for one in self.ends if (one.source, one.hosts) == (TORCHRUN, row.hosts)]
+            at = self.ends[table[0]]
+            moved = {row: at} | {one: self.ends[one] for one in table}
+            rest = iter(moved.items())
+            self.ends = dict(
+                next(rest) if one in moved else (one, n) for one, n in self.ends.items()
+            )
+
+    def _torchrun_at_once(self, line: bytes) -> None:
+        if found := _FAILED.search(line):
+            code, pid = int(found[1]), int(found[2])
+            one = LauncherEnd(TORCHRUN, "", "", max(code, 0), max(-code, 0), _text(line), pid)
+            self._add(one)
+            self._failed[pid] = one
+
+    def _close(self, mark: bytes) -> None:
+        found = _CLOSED.match(mark)
+        if found and len(self._closed) < _CLOSED_MAX:
+            self._closed.add(int(found[1]))
 
     def _mpirun(self, around: bytes) -> None:
         for one in _MPI_SIGNAL.finditer(around):

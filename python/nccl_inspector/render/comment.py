@@ -21,6 +21,7 @@ from nccl_inspector.model.card import (
     CAUSES,
     CONFIDENCES,
     CRITICAL,
+    HEALTHY,
     INFO,
     STATUSES,
     WARNING,
@@ -37,6 +38,7 @@ from nccl_inspector.model.wording import (
     percent,
     said_entity,
     said_status,
+    said_waiting,
     worst_first,
 )
 from nccl_inspector.system.printable import plain
@@ -274,8 +276,8 @@ def render_summary(one: Summary) -> str:
     if one.entities:
         left = f" and {one.entities_left} more" if one.entities_left else ""
         lines.append(f"who: {', '.join(map(said_entity, one.entities))}{left}")
-    if one.waiting_share is not None:
-        lines.append(f"{percent(one.waiting_share)} of the ranks' time in collectives was waiting")
+    if one.waiting_share is not None and one.status != HEALTHY:
+        lines.append(said_waiting(one.waiting_share))
     of = "" if one.ranks_expected is None else f" of {one.ranks_expected:,}"
     lines.append(f"data of {one.ranks_seen:,}{of} ranks, attempt {one.attempt}")
     critical, warnings, infos = one.found

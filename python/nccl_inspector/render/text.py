@@ -23,12 +23,12 @@ from nccl_inspector.model.wording import (
     elapsed,
     from_to,
     number,
-    percent,
     said_cost,
     said_entity,
     said_evidence,
     said_job,
     said_status,
+    said_waiting,
     worst_first,
 )
 from nccl_inspector.render import tables
@@ -168,13 +168,15 @@ def _head(card: Card) -> Iterator[Item]:
 
 
 def verdict_words(card: Card) -> str:
-    """Return the verdict as one to three sentences, without the status."""
+    """Return the verdict as one to three sentences, without the status.
+
+    Of a healthy job waiting explains nothing: ranks that meet always wait, and if the work is
+    uneven the verdict says so.
+    """
     verdict = card.verdict
     parts = [verdict.summary, said_cost(verdict)]
-    if verdict.waiting_share is not None:
-        parts.append(
-            f"{percent(verdict.waiting_share)} of the ranks' time in collectives was waiting."
-        )
+    if verdict.waiting_share is not None and verdict.status != HEALTHY:
+        parts.append(said_waiting(verdict.waiting_share))
     return " ".join(part if part.endswith(".") else f"{part}." for part in parts if part)
 
 

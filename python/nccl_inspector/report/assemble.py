@@ -25,7 +25,12 @@ from nccl_inspector.analysis.hang.first_end import (
     wrong_clocks,
 )
 from nccl_inspector.analysis.hang.quiet_end import QuietEnd, find_quiet_end, is_quiet
-from nccl_inspector.analysis.hang.unmeasured import Ends, find_replaced, find_unmeasured
+from nccl_inspector.analysis.hang.unmeasured import (
+    Ends,
+    find_replaced,
+    find_unmeasured,
+    tell_ends_once,
+)
 from nccl_inspector.analysis.hardware.findings import find_hardware
 from nccl_inspector.analysis.hardware.slow import SlowHardware, find_slow_hardware
 from nccl_inspector.analysis.next_command import suggest
@@ -525,13 +530,14 @@ def _build(
     hung_job = HungJob(places, ending, job.job_id, comm_names, how_ended, first_name)
     died = any(one.rule == rules.KILLED.id and one.severity == CRITICAL for one in unmeasured)
     quiet = None if hangs or died else _quiet_end(timed.processes, ending)
+    of_hangs, of_ends = tell_ends_once(describe_hangs(hangs, hung_job), unmeasured)
     located = places.locate(
         [
-            *describe_hangs(hangs, hung_job),
+            *of_hangs,
             *([describe_quiet_end(quiet, hung_job)] if quiet else []),
             *(one for _, one in causes),
             *counters,
-            *unmeasured,
+            *of_ends,
         ]
     )
     findings = _sorted([suggest(one, running_job) for one in located])

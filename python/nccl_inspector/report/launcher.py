@@ -86,12 +86,12 @@ def lacked_memory(
 def killed_words(
     one: LauncherEnd, lines: LauncherLines, job_ids: Collection[int], step: int | None
 ) -> str:
-    """Return how a process was killed or failed, for a title; empty: Slurm itself ended it.
+    """Return how a process was killed or failed, for a title; empty: its launcher ended it.
 
     A signal that an out-of-memory kill of its step explains is told as one.
     """
     of = signal_of(one.code, one.signal)
-    if one.by_slurm or of == SIGTERM:
+    if one.by_launcher or of == SIGTERM:
         return ""
     if of == SIGKILL and lacked_memory(one, lines, job_ids, step):
         return f"SIGKILL; Slurm counted kills for lack of memory in step {_named(step)}"
@@ -106,10 +106,18 @@ def _named(step: int | None) -> str:
 
 
 def _who(one: LauncherEnd) -> str:
+    if not one.tasks:
+        return f"process {one.pid}{f' on {one.hosts}' if one.hosts else ''}"
     word = "task" if one.source == SRUN else "rank"
     many = "s" if any(sign in one.tasks for sign in ",-") else ""
     on = f" on {one.hosts}" if one.hosts else ""
     return f"{word}{many} {one.tasks}{on}"
+
+
+def _after(one: LauncherEnd) -> str:
+    if one.source == SRUN:
+        return " (as Slurm ended the step)"
+    return f" (as {one.source} ended it)"
 
 
 def tell_launchers(lines: LauncherLines | None, *, requeued: bool = False) -> list[Finding]:
@@ -120,8 +128,7 @@ def tell_launchers(lines: LauncherLines | None, *, requeued: bool = False) -> li
     if lines is None or not (lines.ends or lines.out_of_memory or lines.notes):
         return []
     told = [
-        f"{_who(one)}: {one.words}{' (as Slurm ended the step)' if one.by_slurm else ''}"
-        for one in lines.ends
+        f"{_who(one)}: {one.words}{_after(one) if one.by_launcher else ''}" for one in lines.ends
     ]
     told += [f"step {step}: processes killed for lack of memory" for step in lines.out_of_memory]
     quotes = [*(one.line for one in lines.ends[:_SHOWN]), *lines.notes][:_SHOWN]
@@ -139,5 +146,5 @@ def tell_launchers(lines: LauncherLines | None, *, requeued: bool = False) -> li
 
 def first_end(lines: LauncherLines | None) -> str:
     """Return what a launcher wrote first of a task's end, for a verdict; empty: nothing."""
-    first = next((one for one in lines.ends if not one.by_slurm), None) if lines else None
+    first = next((one for one in lines.ends if not one.by_launcher), None) if lines else None
     return f"{first.source} wrote first of {_who(first)}: {first.words}" if first else ""

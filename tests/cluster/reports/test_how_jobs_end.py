@@ -29,6 +29,7 @@ from tests.support.sandbox.own_cluster import brought_up
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
+LIFECYCLE = "Lifecycle"
 RANKS = 4
 WHERE = ("-N2", "--ntasks-per-node=2", "--gpus-per-task=1", "--mem=400")
 WORDS = ("--ops", "allreduce,allgather", "--sizes", "64K", "--comms", "world", "--steps", "100000")
@@ -61,24 +62,28 @@ class Way:
 DIED = (CRASHED,)
 WAYS = {
     # The first one takes longest. It has two nodes of its own, and the others follow each other.
-    "hang, time limit": Way((*STOPS, "--timeout", "0"), limit="--time=2", says=(PERHAPS_HUNG,)),
-    "hang, watchdog, kill-on-bad-exit": Way((*STOPS, "--timeout", "8")),
-    "hang, watchdog, the culprit lives on until it is cancelled": Way(
+    "a rank hangs until the time limit": Way(
+        (*STOPS, "--timeout", "0"), limit="--time=2", says=(PERHAPS_HUNG,)
+    ),
+    "a rank hangs, a watchdog ends the others, kill-on-bad-exit": Way((*STOPS, "--timeout", "8")),
+    "a rank hangs, a watchdog ends the others, it lives on until it is cancelled": Way(
         (*STOPS, "--timeout", "8"), ("--kill-on-bad-exit=0", "--wait=0"),
         left=1, cancelled_s=20, says=(HUNG, PERHAPS_HUNG),
     ),
-    "kill -9": Way(("--timeout", "0", "--deaf"), sends=signal.SIGKILL, says=DIED),
-    "segmentation fault": Way(("--timeout", "0", "--deaf"), sends=signal.SIGSEGV, says=DIED),
-    "abort": Way(("--timeout", "0", "--deaf"), sends=signal.SIGABRT, says=DIED),
-    "SIGKILL, and the script goes on": Way(
+    "kill -9 of one rank": Way(("--timeout", "0", "--deaf"), sends=signal.SIGKILL, says=DIED),
+    "a segmentation fault of one rank": Way(
+        ("--timeout", "0", "--deaf"), sends=signal.SIGSEGV, says=DIED
+    ),
+    "an abort of one rank": Way(("--timeout", "0", "--deaf"), sends=signal.SIGABRT, says=DIED),
+    "SIGKILL for one rank, and the script goes on": Way(
         ("--timeout", "0", "--deaf"), sends=signal.SIGKILL, says=DIED, script="srun {}; true",
     ),
-    "kill -9, and the others wait until it is cancelled": Way(
+    "kill -9 of one rank, and the others wait until they are cancelled": Way(
         ("--timeout", "0", "--deaf"), ("--kill-on-bad-exit=0", "--wait=0"), signal.SIGKILL,
         left=3, cancelled_s=65, says=(CRASHED,),
     ),
     # The last one, because the node is gone then.
-    "node lost": Way(("--timeout", "0", "--deaf"), loses=True, says=DIED),
+    "a node that is lost is named": Way(("--timeout", "0", "--deaf"), loses=True, says=DIED),
 }  # fmt: skip
 
 
@@ -141,29 +146,45 @@ def _end(cluster: Cluster, way: Way, job_id: int) -> Told:
     return Told(json.loads(said.stdout), text.stdout, text.returncode)
 
 
+def _asked(request: pytest.FixtureRequest) -> list[str]:
+    """The ways of which tests of this session ask, in the order of WAYS."""
+    names = {
+        item.callspec.params.get("name")
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.path == request.path
+        and hasattr(item, "callspec")
+    }
+    return [name for name in WAYS if name in names]
+
+
 @pytest.fixture(scope="module")
-def told(shared_cluster: Cluster) -> Mapping[str, Told]:
-    """All jobs, run to their ends."""
-    cluster = shared_cluster
+def told(shared_cluster: Cluster, request: pytest.FixtureRequest) -> Mapping[str, Told]:
+    """The jobs that are asked for, run to their ends."""
+    cluster, asked = shared_cluster, _asked(request)
     cluster.reset()
     found = {}
-    longest, *others = WAYS
+    longest = next(iter(WAYS))
     try:
-        waiting = _submit(cluster, WAYS[longest], "n[1-2]")
+        waiting = _submit(cluster, WAYS[longest], "n[1-2]") if longest in asked else None
         # One after the other: Slurm would look only once a minute whether the next one can start.
-        for name in others:
-            found[name] = _end(cluster, WAYS[name], _submit(cluster, WAYS[name]))
+        for name in asked:
+            if name != longest:
+                found[name] = _end(cluster, WAYS[name], _submit(cluster, WAYS[name]))
             # slurmctld forgets a job some minutes after its end.
-            if longest not in found and cluster.job(waiting).finished:
+            if waiting is not None and longest not in found and cluster.job(waiting).finished:
                 found[longest] = _end(cluster, WAYS[longest], waiting)
-        if longest not in found:
+        if waiting is not None and longest not in found:
             found[longest] = _end(cluster, WAYS[longest], waiting)
     finally:
         cluster.reset()
     return found
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.case(LIFECYCLE, name)) for name in WAYS],
+)
 def test_the_first_line_says_what_happened_and_to_whom(told: Mapping[str, Told], name: str) -> None:
     one, way = told[name], WAYS[name]
     verdict = one.report["verdict"]

@@ -173,6 +173,25 @@ def test_a_hang_shows_as_a_growing_age(raw: Path, tmp_path: Path) -> None:
         until(lambda: age() > first, "a higher age")
 
 
+@pytest.mark.long
+def test_only_who_calls_nothing_for_ten_seconds_tells_how_much_it_reads_and_writes(
+    raw: Path, tmp_path: Path
+) -> None:
+    env = environment(raw, NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS="1000000")
+    args = ["--hang", "1:2", "--timeout", "0", "--seconds", "60", "--comms", "world"]
+    with started(tmp_path, args, ranks=2, env=env) as run:
+
+        def rates(process: int) -> list[float]:
+            pid = run.processes[process].pid
+            texts = [path.read_text() for path in raw.glob(f"*_{pid}.prom")]
+            series = re.compile(r"^nccl_inspector_quiet_io_bytes_per_second\{.*\} (\S+)$", re.M)
+            return [float(one) for text in texts for one in series.findall(text)]
+
+        until(lambda: rates(1) != [], "a rate of the absent process", 40)
+        assert 0 <= rates(1)[0] < 100_000, "it reads and writes nothing but its metrics"
+        assert rates(0) == [], "who waits in an operation has none"
+
+
 @pytest.mark.parametrize("place", ["absent", "file", "full"])
 def test_a_place_that_cannot_be_written_is_no_harm(tmp_path: Path, place: str) -> None:
     target = {"absent": tmp_path / "no", "file": tmp_path / "f", "full": Path("/proc/self")}[place]

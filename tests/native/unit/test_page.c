@@ -39,6 +39,7 @@ static void begin(void)
 	next_id = 0xabc;
 	config_load(&config, no_environment);
 	memset(&expo, 0, sizeof(expo));
+	expo.quiet_rate = -1;
 	printable_copy(config.node, sizeof(config.node), "n1");
 	printable_copy(config.job, sizeof(config.job), "42");
 	printable_copy(config.cluster, sizeof(config.cluster), "sandbox");
@@ -545,6 +546,7 @@ static void test_all_metrics(const char *path)
 	void *comm = add_comm("all");
 
 	config.json = true;
+	expo.quiet_rate = 1e6;
 	config.make_dir = false; /* a job's directory: the agent reads it */
 	operate_in_phases(comm, "AllReduce", EVENT_NO_PEER);
 	operate_in_phases(comm, "Send", 6);

@@ -160,11 +160,19 @@ QUIET = {
     "a job that has ended while ranks waited": PausingJob(
         HOUR_S, waits=[(1000, 1050)], gone_s=1050
     ),
+    "a first checkpoint of five minutes": PausingJob(
+        HOUR_S, waits=[(600, 900)], saves=[(600, 900)]
+    ),
+    "a first checkpoint, with a file system that stands for a minute": PausingJob(
+        HOUR_S, waits=[(610, 1000)], saves=[(610, 700), (760, 1000)]
+    ),
     "a job that is suspended": PausingJob(HOUR_S, stopped=[(1000, 2000)]),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", long_but(["checkpoints of 70 s"], QUIET))
+@pytest.mark.parametrize(
+    "case", long_but(["checkpoints of 70 s", "a first checkpoint of five minutes"], QUIET)
+)
 def test_a_job_that_does_not_hang_is_quiet(tmp_path: Path, case: str) -> None:
     ever = f"count(present_over_time({FIRING}[{HOUR_S}s]))"
     assert complaints(tmp_path, QUIET[case], [Expected(59, ever, [])]) == []
@@ -182,6 +190,34 @@ def test_a_wait_of_twice_the_usual_length_is_a_hang_at_last(tmp_path: Path) -> N
 
 def ever_one() -> str:
     return f"count({FIRING}) == bool 1"
+
+
+def test_who_stops_writing_in_the_middle_of_a_checkpoint_hangs(tmp_path: Path) -> None:
+    job = PausingJob(HOUR_S, waits=[(600, HOUR_S)], saves=[(600, 680)])
+    wanted = [Expected(13, FIRING, []), Expected(17, ever_one(), [{}])]
+    assert complaints(tmp_path, job, wanted) == []
+
+
+def test_who_reads_or_writes_for_ten_minutes_while_all_wait_is_told_with_that(
+    tmp_path: Path,
+) -> None:
+    job = PausingJob(HOUR_S, waits=[(600, HOUR_S)], saves=[(600, HOUR_S)])
+    minutes = [20, 22]
+    said = texts_of_alert(tmp_path, RULES, list(job.series(OWN)), ALERT, minutes, "30s")
+    assert len(said) == 1, "none after ten minutes, one after twelve"
+    assert "n1 GPU0 calls nothing and reads and writes 76.29MiB a second" in said[0]
+
+
+def test_of_a_first_wait_the_alert_says_what_else_looks_the_same(tmp_path: Path) -> None:
+    first = fired(tmp_path, hanging("8 replicas"))
+    known = "a first evaluation or compilation of one rank looks the same"
+    assert known in first
+    job = PausingJob(HOUR_S, waits=[(600, 670), (2000, HOUR_S)])
+    series = list(job.series(OWN))
+    (second,) = texts_of_alert(tmp_path, RULES, series, ALERT, [2000 / 60 + 5], "30s")
+    assert "n1 GPU0" in second
+    assert known not in second
+    assert known not in fired(tmp_path, hanging("8 replicas", How.DIES)), "it died"
 
 
 def test_a_hang_that_a_restart_ended_is_no_usual_wait(tmp_path: Path) -> None:
@@ -211,3 +247,11 @@ def test_a_server_above_shards_names_who_called_nothing_too(tmp_path: Path, layo
     )
     assert named(said) == {place(job)}
     assert "called fewer operations there than others" in said
+
+
+@pytest.mark.long
+def test_a_server_above_shards_knows_of_a_checkpoint(tmp_path: Path) -> None:
+    series = list(spread(QUIET["a first checkpoint of five minutes"].series(OWN)))
+    ever = f"count(present_over_time({FIRING}[{HOUR_S}s]))"
+    wanted = [Expected(59, ever, [])]
+    assert failures_of(tmp_path, federated_rules(), series, wanted, "30s") == []

@@ -6,11 +6,24 @@ A job of four nodes with four GPUs each: tensor parallel within a node (tp), rep
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nccl_inspector.monitoring.site import make_site
+from tests.simulator import truth
+from tests.simulator.case import who_is
+from tests.simulator.faults import SlowGpu
+from tests.simulator.job import Job
+from tests.simulator.machine import Machine
+from tests.simulator.making import Scenario, make_job
+from tests.simulator.plans import of_program
+from tests.simulator.play import play
+from tests.simulator.programs import MB, Pipeline
+from tests.support.marks import long_but
+from tests.support.played_series import played_series
 from tests.support.promtool import Expected, Series, failures, texts_of_alert
 from tests.support.promtool import rules_of as rules
 
@@ -109,6 +122,50 @@ def test_the_share_is_that_of_all_communicators(tmp_path: Path) -> None:
     assert "Job 7: its other ranks wait for n3 GPU1 64% of the time" in said
 
 
+def pipeline(slow: int, size: float, weights: tuple[float, ...]) -> tuple[Job, truth.Truth]:
+    """Four stages, a node each, of four replicas: each rank is a stage of a replica."""
+    chance = np.random.default_rng(slow)
+    where = Machine(nodes=NODES, gpus=GPUS, nics=GPUS)
+    program = Pipeline(
+        where, step_s=3.0, stages=NODES, tp=1, batches=2 * NODES, layer_bytes=16 * MB,
+        grads_bytes=200 * MB, weights=weights,
+    )  # fmt: skip
+    plan = of_program(chance, slow, where, program, (60.0, 60.0))
+    plan = replace(plan, phases=replace(plan.phases, evaluate_every_s=0, save_every_s=0))
+    faults = (SlowGpu(size, ranks=(slow,)),) if size else ()
+    guilty, related = who_is(plan, slow) if size else (frozenset(), frozenset())
+    late, slower = frozenset({truth.STRAGGLER}), frozenset({truth.DEGRADED})
+    known = (late, slower, guilty, related) if size else ()
+    return make_job(Scenario(plan, faults, 0.0, *known), slow)
+
+
+UNEVEN = (1.0, 1.3, 1.0, 1.0)
+PIPELINES: dict[str, tuple[int, float, tuple[float, ...]]] = {
+    "a rank of the first stage": (1, 0.6, ()),
+    "a rank of an inner stage": (5, 0.6, ()),
+    "a rank of the last stage": (13, 0.6, ()),
+    "a rank of the stage that computes longest": (5, 0.2, UNEVEN),
+    "a rank behind the stage that computes longest": (9, 0.6, UNEVEN),
+    "nobody": (0, 0.0, ()),
+    "nobody, and one stage computes longest": (0, 0.0, UNEVEN),
+}
+
+
+@pytest.mark.parametrize("who", long_but(["a rank of an inner stage", "nobody"], PIPELINES))
+def test_of_a_pipeline_the_share_is_what_the_job_lost(tmp_path: Path, who: str) -> None:
+    """Each stage waits for the others in Sends and Recvs, whoever is late."""
+    played, true = pipeline(*PIPELINES[who])
+    series = list(played_series(play(played, tmp_path / "job"), OWN, true.wall_s, 32))
+    late = "gpu:nccl_collective_late:ratio"
+    place = [one.split() for kind, one in true.guilty if kind == "gpu"]
+    guilty = [{"node": node, "gpu": gpu} for node, gpu in place]
+    low, high = 0.9 * true.cost_share, 1.3 * true.cost_share
+    wanted = [Expected(15, f"count by (node, gpu) ({late} > 0.05)", guilty)]
+    if guilty:
+        wanted.append(Expected(15, f"count by (node, gpu) ({late} > {low} < {high})", guilty))
+    assert failures(tmp_path, SITE, series, wanted, "30s") == []
+
+
 @pytest.mark.parametrize("busy", [slow_link(), {}], ids=["a slow link", "nothing"])
 def test_a_process_with_slow_transfers_is_no_straggler(tmp_path: Path, busy: Busy) -> None:
     ever = f"count(count_over_time({FIRING}[20m]))"
@@ -123,10 +180,10 @@ def test_a_late_spell_of_a_minute_is_no_alert(tmp_path: Path) -> None:
     for one in job(late_by(0.4)):
         words = one.values.split()
         if "busy" in one.name:
-            still = float(words[23]) - float(words[21])
-            rest = [f"{float(words[23]) + 0.02 * 30 * step:.6g}" for step in range(1, 37)]
-            words = words[:24] + rest
-            assert still >= 0
+            last = (ONSET_S + 60) // EVERY_S
+            rest = [f"{float(words[last]) + 0.02 * EVERY_S * step:.6g}"
+                    for step in range(1, len(words) - last)]  # fmt: skip
+            words = words[: last + 1] + rest
         series.append(Series(one.name, one.labels, " ".join(words)))
     ever = f"count(count_over_time({FIRING}[20m]))"
     assert failures(tmp_path, SITE, series, [Expected(29, ever, [])], "30s") == []

@@ -109,7 +109,7 @@ def test_a_comment_in_words() -> None:
         "it cost the job about 33 s (0.4% of its time)",
         "slow by 28% for 6 min 20 s from 2026-08-02 14:40:10 UTC on",
         "who: node n13, port n13 mlx5_4, rank 17, gpu n13 GPU1",
-        "9% of the ranks' time in collectives was waiting",
+        "9% of the ranks' time in collectives was waiting for the last rank to come",
         "data of 32 of 32 ranks, attempt 0",
         "0 critical findings, 2 warnings, 1 for information",
     ]

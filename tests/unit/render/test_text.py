@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nccl_inspector.model.card import Degradation, Period, TimeLine
+from nccl_inspector.model.card import DEGRADED, HEALTHY, Degradation, Period, TimeLine
 from nccl_inspector.model.wording import (
     amount,
     change,
@@ -54,7 +54,14 @@ def test_the_verdict_comes_before_the_findings_and_those_before_the_figures() ->
     assert places == sorted(places)
     assert "VERDICT  DEGRADED (network), high confidence: 6 min 20 s" in text
     assert "It cost the job about 33 s (0.4% of its time)." in flat(text)
-    assert "9% of the ranks' time in collectives was waiting." in flat(text)
+    assert " 9% of the ranks' time in collectives was waiting for the last rank " in flat(text)
+
+
+def test_of_a_healthy_job_the_text_does_not_say_that_ranks_waited() -> None:
+    card = example_cards.network()
+    healthy = replace(card.verdict, status=HEALTHY, waiting_share=0.98)
+    assert "98%" in flat(render_text(replace(card, verdict=replace(healthy, status=DEGRADED))))
+    assert "98%" not in flat(render_text(replace(card, verdict=healthy)))
 
 
 def test_a_finding_has_its_time_who_evidence_and_action() -> None:

@@ -154,6 +154,9 @@ def assert_agrees(card: Card) -> None:
             one.name for one in hang.entities if one.kind == "rank"
         }
         assert {one.confirmed for one in card.hangs[:1]} == {hang.severity == CRITICAL}
+    if verdict.status == CRASHED and hang is not None:
+        ends = [one for one in card.findings if one.rule == rules.KILLED.id]
+        assert ends == [], "each end is told once"
     text = render_text(card)
     assert "explains that" not in text or not named(card)
     assert f"{verdict.status}" in text
@@ -233,6 +236,20 @@ def test_all_that_wait_are_counted_and_not_only_those_in_the_first_operation() -
     assert card.verdict.summary.endswith(
         "1 other rank waited 25 s in 21 and gave up, and 6 more behind it"
     )
+
+
+def test_who_died_is_told_with_how_long_before_the_others() -> None:
+    job = ended(data_parallel(), End((70.0, 71.0), 0.0))
+    (finding, *rest) = reported(job, Slurm("FAILED", 143)).findings
+    assert finding.rule == rules.HANG_DEAD.id
+    assert finding.detail.endswith("It ended 1 min 11 s before the last process.")
+    assert finding.next
+    assert [one.rule for one in rest] == []
+    job = ended(data_parallel(), End((0.3, 1.2), 0.0))
+    (finding, *rest) = reported(job, Slurm("FAILED", 143)).findings
+    assert finding.rule == rules.STOPPED_FIRST.id
+    assert finding.detail.endswith("All processes ended within 1.0 s, none in order.")
+    assert [one.rule for one in rest] == []
 
 
 def test_an_elastic_restart_is_no_death() -> None:

@@ -8,7 +8,8 @@ The lines are as these write them:
 - slurmstepd: `_handle_signal_container` of src/slurmd/slurmstepd/req.c, and
   src/plugins/task/cgroup/task_cgroup_memory.c (the same releases); the heads: src/common/log.c
 - torchrun: `_FAILURE_FORMAT_TEMPLATE` of torch/distributed/elastic/multiprocessing/errors/
-  __init__.py (PyTorch 2.13 and before)
+  __init__.py (PyTorch 2.13 and before); `SubprocessContext` and `MultiprocessContext` of
+  multiprocessing/api.py, which since 2.10 has those that torchrun itself ended in the table, too
 - mpirun: help-orterun.txt of Open MPI 4, help-prun.txt of PRRTE; Intel MPI's Hydra
 """
 
@@ -28,6 +29,7 @@ from nccl_inspector.nccl_log.launcher_lines import (
 )
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.report.job_context import JobContext
+from nccl_inspector.report.launcher import first_end, tell_launchers
 from nccl_inspector.slurm.job_record import JobRecord, StepRecord
 from nccl_inspector.summary.attempts import Loaded
 from tests.support.synthetic.jobs import through_summaries
@@ -106,7 +108,7 @@ def test_an_out_of_memory_kill_is_of_its_step(head: str, text: str) -> None:
 def test_after_slurm_began_to_end_the_step_a_killed_task_is_its_doing(head: str, text: str) -> None:
     found = read(f"{head}{text}\nsrun: error: n1: task 1: Killed\n")
     assert found.notes == (f"{head}{text}",)
-    assert [one.by_slurm for one in found.ends] == [True]
+    assert [one.by_launcher for one in found.ends] == [True]
 
 
 TORCHRUN = """{p}============================================================
@@ -137,9 +139,107 @@ TORCHRUN = """{p}============================================================
 def test_torchruns_table_names_ranks_and_processes(prefix: str) -> None:
     found = read(TORCHRUN.format(p=prefix)).ends
     assert [(one.hosts, one.tasks, one.signal, one.pid) for one in found] == [
+        ("n1.example.org", "1", 9, 2),  # the root cause, which torchrun writes last
         ("n1.example.org", "0", 6, 1),
-        ("n1.example.org", "1", 9, 2),
     ]
+    assert first_end(read(TORCHRUN.format(p=prefix))).startswith(
+        f"torchrun wrote first of rank 1 on n1.example.org: {NINE}"
+    )
+
+
+def row(number: int, rank: int, code: int, pid: int, host: str = "n1") -> str:
+    return (
+        f"[{number}]:\n  time      : 2026-11-27_12:03:45\n  host      : {host}.example.org\n"
+        f"  rank      : {rank} (local_rank: {rank % 4})\n  exitcode  : {code} (pid: {pid})\n"
+        f"  error_file: <N/A>\n  traceback : Signal {-code} received by PID {pid}\n"
+    )
+
+
+def table(root: str, *others: str) -> str:
+    line = "-" * 60
+    failures = "".join(others) or "  <NO_OTHER_FAILURES>\n"
+    return (
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        f"{'=' * 60}\ntrain.py FAILED\n{line}\nFailures:\n{failures}{line}\n"
+        f"Root Cause (first observed failure):\n{root}{'=' * 60}\n"
+    )
+
+
+API = "1127 12:03:44.101000 77 torch/distributed/elastic/multiprocessing/api.py"
+LATER = "W1127 12:04:14.200000 77 torch/distributed/elastic/multiprocessing/api.py:1023]"
+
+
+def at_once(pid: int, code: int, local: int = 2, head: str = f"E{API}:984] ") -> str:
+    return (
+        f"{head}failed (exitcode: {code}) local_rank: {local} (pid: {pid}) of binary: "
+        "/opt/conda/bin/python3.12\n"
+    )
+
+
+def closing(*pids: int, head: str = f"W{API}:1010] ") -> str:
+    return "".join(f"{head}Sending process {pid} closing signal SIGTERM\n" for pid in pids)
+
+
+def test_whom_torchrun_told_to_end_did_not_fail_by_itself() -> None:
+    """One of them did not heed SIGTERM, and got SIGKILL half a minute later."""
+    text = (
+        closing(101, 102, 104)
+        + f"{LATER} Unable to shutdown process 102 via 15, forcefully exiting via 9\n"
+        + at_once(103, -9)
+        + table(row(2, 2, -9, 103), row(0, 0, -15, 101), row(1, 1, -9, 102), row(3, 3, 1, 104))
+    )
+    found = read(text)
+    assert [(one.tasks, one.by_launcher) for one in found.ends] == [
+        ("2", False), ("0", True), ("1", True), ("3", True),
+    ]  # fmt: skip
+    assert first_end(found).startswith("torchrun wrote first of rank 2 on n1.example.org: ")
+    (finding,) = tell_launchers(found)
+    assert f"rank 2 on n1.example.org: {NINE}, rank 0" in finding.title
+    assert f"rank 1 on n1.example.org: {NINE} (as torchrun ended it)" in finding.title
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        f"E{API}:984] ",
+        "ERROR:torch.distributed.elastic.multiprocessing.api:",  # before 2.3
+        "[2026-11-27 12:03:44,101] torch.distributed.elastic.multiprocessing.api: [ERROR] ",
+        "3: E1127 12:03:44.101000 77 site-packages/torch/distributed/elastic/multiprocessing/"
+        "api.py:869] ",
+        " ERROR    ",  # accelerate, with rich
+    ],
+)
+def test_what_torchrun_writes_at_once_is_enough_without_its_table(head: str) -> None:
+    """An attempt that is followed by another one has no table, nor a torchrun that is killed."""
+    (one,) = read(closing(1, 3, head=head) + at_once(2, -9, head=head)).ends
+    assert (one.source, one.hosts, one.tasks, one.signal, one.pid) == ("torchrun", "", "", 9, 2)
+    assert first_end(read(at_once(2, -9))) == f"torchrun wrote first of process 2: {NINE}"
+    card = reported(at_once(2, -9, head=head), code=1)
+    assert card.verdict.status == CRASHED
+    assert card.verdict.summary.startswith(KILLED)
+
+
+def test_the_same_pid_in_containers_of_two_nodes_excuses_nobody() -> None:
+    """On n1 process 22 was told to end, on n2 another process 22 failed."""
+    text = closing(22) + at_once(23, 1) + table(row(0, 1, 1, 23), row(1, 0, -15, 22))
+    text += at_once(22, -11) + table(row(0, 4, -11, 22, "n2"))
+    assert [(one.hosts[:2], one.tasks, one.signal, one.by_launcher) for one in read(text).ends][
+        -1
+    ] == ("n2", "4", 11, False)
+
+
+def test_a_name_of_the_signal_behind_the_pid_is_no_other_form() -> None:
+    text = table(row(0, 1, -11, 2).replace("(pid: 2)", "(pid: 2) (SIGSEGV)"))
+    assert [(one.tasks, one.signal, one.pid) for one in read(text).ends] == [("1", 11, 2)]
+
+
+def test_a_watchdog_that_aborts_all_has_one_root() -> None:
+    """All of a node end by themselves before torchrun looks; the order is torchrun's."""
+    rows = [row(at, at, -6, 100 + at) for at in range(4)]
+    found = read(at_once(101, -6, 1) + table(rows[1], rows[0], *rows[2:]))
+    assert [(one.tasks, one.by_launcher) for one in found.ends] == [
+        ("1", False), ("0", False), ("2", False), ("3", False),
+    ]  # fmt: skip
 
 
 OPEN_MPI = """--------------------------------------------------------------------------

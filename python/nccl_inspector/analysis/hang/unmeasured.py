@@ -2,8 +2,8 @@
 """Findings about the measurement itself: who died, what is missing, and what was not counted."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from nccl_inspector.analysis.coverage import Coverage
@@ -29,6 +29,9 @@ from nccl_inspector.model.wording import clock, duration, elapsed, number, said_
 
 DROPS_SHARE_MIN = 0.01  # of all operations
 _DOUBT_SHARE = 0.1  # of the told time; a smaller error changes nothing for the reader
+_WHOLE = "It did not end in order; its data are whole up to the last event."
+_NONE_IN_ORDER, _SOME_IN_ORDER = ", none in order", " did not end in order"
+_DEATHS = (rules.HANG_DEAD.id, rules.STOPPED_FIRST.id)
 _BEAT_S = 1.0  # a box beats once a second (plugin/beat)
 # How long before the others (s) a process must have ended if it is not known what ended the job:
 # longer than from SIGTERM to SIGKILL (KillWait, 30 s by default).
@@ -137,7 +140,7 @@ def _first_death(early: Sequence[_Killed], processes: int, ends: Ends, least_s: 
         severity=rules.KILLED.severity if known else WARNING,
         confidence=MEDIUM if known else LOW,
         title=f"{said_entity(who)} {died} {before_s:.0f} s before the last process{others}",
-        detail="It did not end in order; its data are whole up to the last event."
+        detail=_WHOLE
         + why + _doubt_words(ends.doubt_ns, first.silent_ns),
         period=Period(beat_s, beat_s + before_s),
         entities=tuple(ends.places.rank(one.name) for one in early),
@@ -247,7 +250,7 @@ def _killed(named: Sequence[tuple[str, Process]], ends: Ends) -> Iterator[Findin
             rule=rules.KILLED.id,
             severity=INFO,
             confidence=MEDIUM,
-            title=f"all processes ended {_apart(killed)}, none in order",
+            title=f"all processes ended {_apart(killed)}{_NONE_IN_ORDER}",
             detail="As when a job is cancelled, reaches its time limit or is given up. Data are "
             "whole up to the last event.",
             entities=(Entity("job", ""),),
@@ -260,7 +263,7 @@ def _killed(named: Sequence[tuple[str, Process]], ends: Ends) -> Iterator[Findin
             rule=rules.KILLED.id,
             severity=INFO if ends.ending.was_from_outside or ends.waiting else WARNING,
             confidence=MEDIUM,
-            title=f"{number(len(killed), 'process')} of {len(named):,} did not end in order",
+            title=f"{number(len(killed), 'process')} of {len(named):,}{_SOME_IN_ORDER}",
             detail="Killed, or left without finalizing NCCL; the last sign of life of the first "
             f"was {max(one.silent_ns for one in killed) / 1e9:.0f} s before that of the last "
             f"process{why}. Data are whole up to the last event.",
@@ -360,6 +363,48 @@ def _unheard(coverage: Coverage, processes: int) -> Iterator[Finding]:
                 entities=_entities("rank", spell.names),
                 evidence=(longest,),
             )
+
+
+def tell_ends_once(
+    hangs: Iterable[Finding], unmeasured: Iterable[Finding]
+) -> tuple[list[Finding], list[Finding]]:
+    """Return both kinds of findings, with each end in one of them.
+
+    Who died, and is what others wait for, is told with how long before the others that was. How the
+    rest ended stands there, too: it is what follows from it.
+    """
+    told, rest = [*hangs], list[Finding]()
+    at = next((at for at, one in enumerate(told) if one.rule in _DEATHS), None)
+    if at is None:
+        return told, [*unmeasured]
+    for one in unmeasured:
+        if one.rule == rules.KILLED.id and _is_told(one, told[at]):
+            told[at] = _with_end(told[at], one)
+        else:
+            rest.append(one)
+    return told, rest
+
+
+def _is_told(end: Finding, death: Finding) -> bool:
+    """Tell whether a finding about ends accuses nobody, or only those whose death is told."""
+    return end.title.endswith((_NONE_IN_ORDER, _SOME_IN_ORDER)) or (
+        end.severity == rules.KILLED.severity and {*end.entities} <= {*death.entities}
+    )
+
+
+def _with_end(death: Finding, end: Finding) -> Finding:
+    if end.severity == rules.KILLED.severity:
+        before_s = end.evidence[0].value
+        words = f"It ended {elapsed(before_s)} before the last process."
+        words += end.detail.removeprefix(_WHOLE)
+    else:
+        words = f"{end.title[0].upper()}{end.title[1:]}."
+    return replace(
+        death,
+        detail=f"{death.detail} {words}",
+        evidence=(*death.evidence, *end.evidence),
+        next=death.next or end.next,
+    )
 
 
 def find_unmeasured(
