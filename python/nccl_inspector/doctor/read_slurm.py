@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nccl_inspector.doctor.facts import CannotTellError, Slurm, release_of
 from nccl_inspector.doctor.processes import Running, nearest
+from nccl_inspector.model.hostlist import is_host
 from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm.command import ask
 from nccl_inspector.system.printable import printable
@@ -64,6 +65,8 @@ def node_name(config: Config, daemons: tuple[Running, ...]) -> str:
 
 def _node(config: Config, name: str) -> tuple[str, str]:
     """Return state and reason of a node; both empty if Slurm does not know it."""
+    if not is_host(name):
+        return "", ""
     said = ask(config.scontrol, "--oneliner", "show", "node", name, seconds=COMMAND_S)
     state = re.search(r"\bState=(\S+)", said.output)
     reason = re.search(r"\bReason=(.*?)(?: \[|$)", said.output)
