@@ -7,11 +7,13 @@ takes the next item that nobody has taken, writes Parquet files, and puts its no
 last. What a task that died had taken is left without notes, and is done again.
 """
 
+import errno
 import fcntl
 import json
 import os
 import secrets
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -236,10 +238,26 @@ def _hold_any(work: Path, prefix: str) -> int | None:
     return None
 
 
+def _refuse_others(work: Path) -> None:
+    """Refuse a directory that others could have put there, and with it the plan.
+
+    Raises:
+        OSError: it is not ours alone, or others can rename what is above it.
+    """
+    own = work.stat(follow_symlinks=False)
+    if own.st_uid != os.geteuid() or own.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OSError(errno.EPERM, "not a directory of this user alone")
+    for above in work.resolve().parents:
+        mode = above.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise OSError(errno.EPERM, f"others can rename what is in {above}")
+
+
 def main(words: Sequence[str]) -> int:
     """Be one task: do items until none is left. The words are directory, round and step."""
     work, round_, step = Path(words[0]), words[1], words[2]
     try:
+        _refuse_others(work)
         plan = json.loads(plan_path(work, round_).read_text())
         first = _first_item(plan["items"])
         with _own_cpu(work, step):
