@@ -11,7 +11,7 @@ from nccl_inspector.model.hostlist import NODES_MAX
 from nccl_inspector.render.json import card_from_json, to_json
 from tests.fuzzers import mutation
 from tests.fuzzers.forms import NOW, check_card
-from tests.fuzzers.target import Run, Target
+from tests.fuzzers.target import Read, Run, Target
 from tests.support import example_cards
 
 _SEED_BYTES_MAX = 150_000  # larger ones only take longer
@@ -35,12 +35,14 @@ def prepare(_place: Path) -> Run:
     """Return what reads a stored report and shows it."""
     other = card_from_json(_seeds()[0])
 
-    def run(data: bytes) -> str:
+    def run(data: bytes) -> str | Read:
         try:
             card = card_from_json(data)
         except RefusedError as err:
             return str(err)
-        return check_card(card, [other])
+        return Read(
+            f"{card.verdict.status} {card.verdict.cause}", lambda: check_card(card, [other])
+        )
 
     return run
 
@@ -52,4 +54,4 @@ def mutate(chance: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
     return mutation.change_json(chance, data, corpus)
 
 
-TARGET = Target("stored", _seeds, mutate, prepare)
+TARGET = Target("stored", _seeds, mutate, prepare, rest_of=24)
