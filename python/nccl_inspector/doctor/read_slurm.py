@@ -4,6 +4,7 @@
 Everything comes from Slurm's commands. Each has a deadline.
 """
 
+import os
 import re
 import shutil
 import socket
@@ -48,15 +49,24 @@ def _said(program: Path | str, *words: str) -> str:
     return said.output
 
 
+def _slurmds(daemons: tuple[Running, ...]) -> tuple[Running, ...]:
+    """Return the slurmds that root or the caller runs: their program is run, too, for its release.
+
+    Another account, such as a web server's, may call a program of its own so.
+    """
+    own = tuple(one for one in daemons if one.uid in (0, os.geteuid()))
+    return nearest(own, "slurmd")
+
+
 def _slurmd(daemons: tuple[Running, ...]) -> str | None:
-    running = nearest(daemons, "slurmd")
+    running = _slurmds(daemons)
     program = running[0].argv[0] if running else ""
     return shutil.which(program if program.startswith("/") else "slurmd", path=_PATH)
 
 
 def node_name(config: Config, daemons: tuple[Running, ...]) -> str:
     """Return the NodeName of this host: that of `slurmd -N`, or the host name."""
-    for one in nearest(daemons, "slurmd"):
+    for one in _slurmds(daemons):
         for word, value in zip(one.argv, one.argv[1:], strict=False):
             if word == "-N":
                 return value
