@@ -26,6 +26,7 @@ from tests.support import json_lines
 
 _GROUPS, _RANKS = 16, 4
 _LINES = 8  # of a file: DuckDB reads millions, but mutation and join take time
+_FILE_BYTES_MAX = 32 << 10
 _SPOILT = 0.8  # of the files; an honest rank beside it is what a spoilt one is compared with
 _SIZES = struct.Struct("<II")  # of a name and of its data
 _GZIP = b"\x1f\x8b"
@@ -159,7 +160,9 @@ def mutate(chance: Random, data: bytes, _corpus: Sequence[bytes]) -> bytes:
     files = dict(unpacked(data))
     others = [chance.choice([*files.values()]) for _ in range(4)]
     spoilt = {
-        name: _other_lines(chance, lines, others) if chance.random() < _SPOILT else lines
+        name: _other_lines(chance, lines, others)[:_FILE_BYTES_MAX]
+        if chance.random() < _SPOILT
+        else lines
         for name, lines in files.items()
         if chance.random() > 0.01
     }
