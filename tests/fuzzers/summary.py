@@ -12,7 +12,7 @@ from random import Random
 from typing import Self
 from unittest.mock import patch
 
-from nccl_inspector.errors import InspectorError
+from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.report.job_context import JobContext
 from nccl_inspector.summary.attempts import Loaded, load_summaries
@@ -199,11 +199,10 @@ def prepare(place: Path) -> Run:
                 return report.said(in_files=in_files)
 
         try:
-            with reports[name].with_file(file, data) as report:
-                words = " ".join(report.load(in_files=in_files).problems)
-        except InspectorError as err:
-            words = str(err)
-        return Read(words, rest)
+            words = way = f"{len(decode(data).processes)} processes"
+        except RefusedError as err:
+            words, way = str(err), err.reason
+        return Read(words, rest, way)
 
     return run
 
