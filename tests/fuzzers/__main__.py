@@ -41,9 +41,8 @@ def main() -> int:
     failures = [failure for one in outcomes for failure in one.failures.values()]
     for failure in failures:
         print(f"{failure.line}: {failure.saved}")
-    print(
-        f"{sum(one.runs for one in outcomes):,} inputs, {len(failures)} findings, seed {words.seed}"
-    )
+    inputs = sum(one.inputs for one in outcomes)
+    print(f"{inputs:,} inputs, {len(failures)} findings, seed {words.seed}")
     return int(bool(failures))
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -11,11 +10,10 @@ from pathlib import Path
 from random import Random
 
 from tests.fuzzers.target import Target
-from tests.fuzzers.worker import Result, Worker
+from tests.fuzzers.worker import Result, Worker, way_of
 
 _CORPUS_BYTES_MAX = 96 << 20
 _AGAIN = 2  # an input over its budget is run again: others use this machine, too
-_DIGITS = re.compile(r"[0-9]+|0x[0-9a-f]+")
 
 
 class SeedFailsError(AssertionError):
@@ -62,6 +60,8 @@ class Outcome:
 
     target: str
     runs: int = 0
+    inputs: int = 0  # several in one run, where the target says so
+    whole: int = 0  # runs in which more was done than to read
     seconds: float = 0.0
     cpu_s: float = 0.0  # of the inputs, and of what makes them
     ways: Counter[str] = field(default_factory=Counter)
@@ -72,18 +72,13 @@ class Outcome:
     @property
     def row(self) -> str:
         """A line of the table."""
+        cpu_s = max(self.cpu_s, 1e-9)  # others use this machine, too
         return (
-            f"{self.target:<12} {self.runs:>8} runs {self.runs / max(self.seconds, 1e-9):>8.1f}/s "
-            f"{self.cpu_s:>6.0f} s CPU "
+            f"{self.target:<12} {self.inputs:>8} inputs {self.inputs / cpu_s:>8.1f}, "
+            f"{self.whole / cpu_s:>6.1f} whole runs a second of {self.cpu_s:>6.0f} s CPU "
             f"{len(self.ways):>6} ways {self.dearest_cpu:>5.0%} CPU "
-            f"{self.dearest_memory:>5.0%} memory "
-            f"{len(self.failures):>3} findings"
+            f"{self.dearest_memory:>5.0%} memory {len(self.failures):>3} findings"
         )
-
-
-def way_of(words: str) -> str:
-    """Return what an input came to without its numbers."""
-    return _DIGITS.sub("0", words)[:500]
 
 
 def measured(target: Target, worker: Worker, seeds: Sequence[bytes]) -> Limits:
@@ -144,6 +139,8 @@ class Campaign:
         result = judged(worker, data, limits)
         outcome = self.outcome
         outcome.runs += 1
+        outcome.inputs += self._target.inputs(data)
+        outcome.whole += result.whole
         if result.kind == "ok":
             cpu_s, memory = limits.of(len(data))
             outcome.dearest_cpu = max(outcome.dearest_cpu, result.cpu_s / cpu_s)
@@ -177,9 +174,10 @@ class Campaign:
 def judged(worker: Worker, data: bytes, limits: Limits) -> Result:
     """Run an input, and again where it took more than it may: the least counts."""
     cpu_s, memory = limits.of(len(data))
+    whole: bool | None = None
     for left in range(_AGAIN, -1, -1):
         # Twice the CPU time, or the memory and what the allocator keeps, ends it.
-        result = worker.run(data, 2 * cpu_s, memory + (256 << 20))
+        result = worker.run(data, 2 * cpu_s, memory + (256 << 20), whole=whole)
         if result.kind != "ok":
             return result
         over = "cpu" if result.cpu_s > cpu_s else "memory" if result.grown_bytes > memory else ""
@@ -189,8 +187,9 @@ def judged(worker: Worker, data: bytes, limits: Limits) -> Result:
             grown, most = result.grown_bytes >> 20, memory >> 20
             said = f"{result.cpu_s:.2f} of {cpu_s:.2f} s CPU, {grown} of {most} MiB"
             # Once more, to be ended in the middle: for where it spends its time.
-            where = worker.run(data, cpu_s / 2) if over == "cpu" else result
+            where = worker.run(data, cpu_s / 2, whole=whole) if over == "cpu" else result
             return Result(over, f"{where.words}\n{said}", result.cpu_s, result.grown_bytes)
+        whole = result.whole
         worker.stop()
         worker.run(_warm(limits))
     raise AssertionError

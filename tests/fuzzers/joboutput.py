@@ -13,10 +13,10 @@ from nccl_inspector.model.card import Input, Period
 from nccl_inspector.nccl_log.launcher_lines import LauncherLines, read_launchers
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.summary import Report
-from tests.fuzzers.target import Budget, Run, Target
+from tests.fuzzers.target import Budget, Read, Run, Target
 
 _CHUNK = 1 << 16
-_LINES = 600
+_LINES = 150
 _MARKS = (b":", b"GPU", b"GPU:", b"(", b" ", b".", b"-", b"~")  # a run comes behind one
 _SHAPES = (
     "[{at}] -> throughput per GPU: ~{value} TFLOP/s/GPU",
@@ -64,7 +64,7 @@ def prepare(place: Path) -> Run:
     given = report.given
     period = Period(seeds.START_S, seeds.START_S + 30)
 
-    def run(data: bytes) -> str:
+    def run(data: bytes) -> str | Read:
         chunks = [data[at : at + _CHUNK] for at in range(0, len(data), _CHUNK)]
         ends = read_launchers(chunks)
         found = read_throughput(read_lines(iter(chunks)), UTC, period)
@@ -74,7 +74,7 @@ def prepare(place: Path) -> Run:
             return words
         inputs = (*given.inputs, Input("throughput", "present", "; ".join(found.notes)))
         more = replace(given, readings=found, inputs=inputs, launchers=ends)
-        return f"{words} {report.said(more)}"
+        return Read(words, lambda: report.said(more))
 
     return run
 
@@ -96,5 +96,11 @@ def mutate(chance: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
 
 
 TARGET = Target(
-    "output", _seeds, mutate, prepare, Budget(cpu_s=0.1, cpu_times=6.0), most_bytes=1 << 20
+    "output",
+    _seeds,
+    mutate,
+    prepare,
+    Budget(cpu_s=0.1, cpu_times=6.0),
+    most_bytes=1 << 20,
+    rest_of=32,
 )

@@ -195,7 +195,7 @@ def change_value(chance: Random, value: Any) -> Any:
 
 def _leaf(chance: Random, old: Any) -> Any:
     if isinstance(old, str) and chance.random() < 0.7:
-        return chance.choice((chance.choice(NASTY), old + chance.choice(NASTY), old * 100))
+        return chance.choice((chance.choice(NASTY), old + chance.choice(NASTY), old[:1000] * 100))
     if isinstance(old, int | float) and not isinstance(old, bool) and chance.random() < 0.7:
         near = old * 2, -old, old + 1, old * 10**30
         far = 1e308, float("nan"), float("inf"), 0.1, 10**30

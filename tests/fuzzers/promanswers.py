@@ -1,7 +1,8 @@
 """Answers of a Prometheus: to the report of a job that has ended, and to `top`."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -18,7 +19,7 @@ from nccl_inspector.prometheus.source import prometheus_card
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.forms import check_card, check_text
 from tests.fuzzers.page import _LABEL, IDENTITY
-from tests.fuzzers.target import Run, Target
+from tests.fuzzers.target import Read, Run, Target
 from tests.simulator.play import JOB_ID
 
 URL = "http://prometheus:9090"
@@ -70,32 +71,49 @@ def _part(data: bytes, name: str) -> bytes:
         return data
 
 
+def _told() -> Iterator[str]:
+    """Yield what the report and `top` come to."""
+    try:
+        end_s = seeds.START_S + 60 * _MINUTES
+        yield check_card(prometheus_card(URL, JOB_ID, seeds.START_S, end_s))
+    except InspectorError as err:
+        yield str(err)
+    for wanted in (None, JOB_ID):
+        try:
+            view = PrometheusView(URL, wanted, "2m").look()
+        except InspectorError as err:
+            yield str(err)
+            continue
+        for line in render(view, wanted is not None, 100):
+            check_text("top", line.text)
+        yield f"{len(view.jobs)} jobs"
+
+
 def prepare(_place: Path) -> Run:
     """Return what asks a Prometheus that answers with the input."""
 
-    def run(data: bytes) -> str:
+    def run(data: bytes) -> Read:
         answers = {"query": _part(data, "vector"), "query_range": _part(data, "matrix")}
 
         def answer(_api: Api, what: str, _fields: Mapping[str, Any]) -> bytes:
             return answers[what]
 
-        words = []
+        def rest() -> str:
+            with patch.object(Api, "_ask", answer):
+                return " ".join(_told())
+
+        words: list[str] = []
+        refused: Counter[str] = Counter()
+        api = Api(URL)
         with patch.object(Api, "_ask", answer):
-            end_s = seeds.START_S + 60 * _MINUTES
-            try:
-                words.append(check_card(prometheus_card(URL, JOB_ID, seeds.START_S, end_s)))
-            except InspectorError as err:
-                words.append(str(err))
-            for wanted in (None, JOB_ID):
+            for ask in (
+                lambda: api.query("up"), lambda: api.query_range("up", 0, 60, 30, refused)
+            ):  # fmt: skip
                 try:
-                    view = PrometheusView(URL, wanted, "2m").look()
+                    words.append(f"{bool(ask())}")
                 except InspectorError as err:
                     words.append(str(err))
-                    continue
-                for line in render(view, wanted is not None, 100):
-                    check_text("top", line.text)
-                words.append(f"{len(view.jobs)} jobs")
-        return " ".join(words)
+        return Read(" ".join((*words, *sorted(refused))), rest)
 
     return run
 
@@ -107,4 +125,4 @@ def mutate(chance: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
     return mutation.change_json(chance, data, corpus)
 
 
-TARGET = Target("prometheus", _seeds, mutate, prepare)
+TARGET = Target("prometheus", _seeds, mutate, prepare, rest_of=24)

@@ -20,7 +20,7 @@ from nccl_inspector.slurm.find_record import find_record
 from nccl_inspector.slurm.topology import ask_places
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.summary import Report
-from tests.fuzzers.target import Run, Target
+from tests.fuzzers.target import Read, Run, Target
 from tests.simulator.play import JOB_ID
 from tests.support.recorded_slurm import DELIMITER, load
 
@@ -97,7 +97,7 @@ def prepare(place: Path) -> Run:
     """Return what finds the record of the job, and makes its report."""
     report, config = Report(place, lean=True), parse_config("", "fuzz")
 
-    def run(data: bytes) -> str:
+    def run(data: bytes) -> str | Read:
         name, _, output = data.decode("utf-8", "replace").partition("\n")
         who = name.partition(" ")[0]
         with _answering(who, name, output):
@@ -114,7 +114,7 @@ def prepare(place: Path) -> Run:
         known = " ".join(
             str(bool(getattr(record, one))) for one in ("state", "nodelist", "stdout_path")
         )
-        return f"{name} {record.sources} {known} {report.said(given)}"
+        return Read(f"{name} {record.sources} {known}", lambda: report.said(given))
 
     return run
 
@@ -131,4 +131,4 @@ def mutate(chance: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
     return name + b"\n" + found
 
 
-TARGET = Target("slurm", _seeds, mutate, prepare)
+TARGET = Target("slurm", _seeds, mutate, prepare, rest_of=32)

@@ -12,15 +12,15 @@ from random import Random
 from typing import Self
 from unittest.mock import patch
 
-from nccl_inspector.errors import InspectorError
+from nccl_inspector.errors import InspectorError, RefusedError
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.report.job_context import JobContext
-from nccl_inspector.summary.attempts import load_summaries
+from nccl_inspector.summary.attempts import Loaded, load_summaries
 from nccl_inspector.summary.codec import decode, encode, encode_process
 from nccl_inspector.summary.nccl_logs import unpack_logs
 from tests.fuzzers import mutation, seeds
 from tests.fuzzers.forms import check_card
-from tests.fuzzers.target import Budget, Run, Target
+from tests.fuzzers.target import Budget, Read, Run, Target
 from tests.simulator.play import JOB_ID
 
 _LENGTH = struct.Struct("<I")
@@ -56,15 +56,20 @@ class Report:
         finally:
             path.write_bytes(self._summaries[file])
 
-    def said(self, given: JobContext | None = None, *, in_files: bool = False) -> str:
-        """Make the report in every form; return what it says.
+    def load(self, *, in_files: bool = False) -> Loaded:
+        """Read the summaries; `in_files`: as of a job that is too large for memory.
 
-        `in_files`: as of a job that is too large for memory.
+        Raises:
+            InspectorError: there are none.
         """
         large = patch("nccl_inspector.summary.directory.HELD_BYTES_MAX", 0)
+        with large if in_files else nullcontext():
+            return load_summaries(JOB_ID, self._place, None)
+
+    def said(self, given: JobContext | None = None, *, in_files: bool = False) -> str:
+        """Make the report in every form; return what it says; `in_files`: see load()."""
         try:
-            with large if in_files else nullcontext():
-                loaded = load_summaries(JOB_ID, self._place, None)
+            loaded = self.load(in_files=in_files)
         except InspectorError as err:
             return str(err)
         card = build_card(loaded, given or self.given)
@@ -185,12 +190,21 @@ def prepare(place: Path) -> Run:
     """Return what makes the report of a job one of whose two summaries is the input."""
     reports = {name: Report(place / name, name) for name in seeds.JOBS}
 
-    def run(data: bytes) -> str:
+    def run(data: bytes) -> Read:
         name, node = seeds.job_of(data), "n2" if b'"node": "n2"' in data[:4096] else "n1"
-        with reports[name].with_file(f"{node}.0.nodesummary", data) as report:
-            return report.said(in_files=zlib.crc32(data) % 4 == 0)
+        file, in_files = f"{node}.0.nodesummary", zlib.crc32(data) % 4 == 0
+
+        def rest() -> str:
+            with reports[name].with_file(file, data) as report:
+                return report.said(in_files=in_files)
+
+        try:
+            words = way = f"{len(decode(data).processes)} processes"
+        except RefusedError as err:
+            words, way = str(err), err.reason
+        return Read(words, rest, way)
 
     return run
 
 
-TARGET = Target("summary", _seeds, mutate, prepare, Budget())
+TARGET = Target("summary", _seeds, mutate, prepare, Budget(), rest_of=48)

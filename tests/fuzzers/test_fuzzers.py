@@ -32,16 +32,16 @@ from tests.fuzzers import seeds
 from tests.fuzzers.campaign import Campaign, SeedFailsError, judged, measured
 from tests.fuzzers.catalog import TARGETS, find
 from tests.fuzzers.summary import put_together, take_apart
-from tests.fuzzers.target import Budget, Run, Target
-from tests.fuzzers.worker import Result, Worker
+from tests.fuzzers.target import Budget, Read, Run, Target
+from tests.fuzzers.worker import Result, Worker, run_all
 
 # Together they take longer than `make test` has for one subject.
 pytestmark = pytest.mark.long
 
 SEED = 4
 RUNS = {
-    "box": 6, "summary": 6, "page": 300, "vendorpage": 20, "stored": 30, "output": 10,
-    "logs": 30, "prometheus": 20, "slurm": 10, "lines": 2, "files": 400, "flight": 60,
+    "box": 40, "summary": 40, "page": 300, "vendorpage": 100, "stored": 60, "output": 40,
+    "logs": 100, "prometheus": 60, "slurm": 60, "lines": 4, "files": 400, "flight": 60,
     "ras": 400, "nccltests": 200,
 }  # fmt: skip
 PLANT_S = 30.0  # until a planted defect must be found
@@ -151,6 +151,25 @@ def test_an_input_that_costs_too_much_or_raises_is_a_failure(
     assert failure.result.kind == kind
     assert failure.saved.read_bytes() == b"!x"
     assert {*outcome.ways} <= {"well"}
+
+
+def test_what_is_made_of_an_input_is_made_of_each_new_way_and_of_some_others(
+    tmp_path: Path,
+) -> None:
+    def prepare(_place: Path) -> Run:
+        return lambda data: Read(f"begins with {data[:1]!r}", lambda: "and is whole")
+
+    def mutate(chance: Random, _data: bytes, _corpus: object) -> bytes:
+        return chance.choice((b"a", b"b", b"c")) + bytes([chance.randrange(256)]) * 9
+
+    target = Target("staged", lambda: [b"a"], mutate, prepare, rest_of=10)
+    first, second = (Campaign(target, SEED, tmp_path).run(30, 300) for _ in range(2))
+    assert first.ways == second.ways, "an input decides for itself"
+    assert 3 <= first.whole <= 90
+    assert {way for way in first.ways if way.endswith("whole")} == {
+        f"begins with b'{one}' and is whole" for one in "abc"
+    }
+    assert run_all(target, [b"a1", b"a2"])[1].whole, "one that is run again is run as a whole"
 
 
 def test_the_same_seed_gives_the_same_inputs(tmp_path: Path) -> None:

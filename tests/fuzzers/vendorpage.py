@@ -14,7 +14,7 @@ from tests.fuzzers import mutation, seeds
 from tests.fuzzers.forms import expect
 from tests.fuzzers.page import IDENTITY, check_published
 from tests.fuzzers.summary import Report
-from tests.fuzzers.target import Run, Target
+from tests.fuzzers.target import Read, Run, Target
 from tests.support.boxes import NOW_S
 from tests.support.nvidia_files import UUID, bucket, totals
 
@@ -37,7 +37,7 @@ def prepare(place: Path) -> Run:
     report = Report(place, lean=True)
     heads = [decode(seeds.played("healthy").summaries[file]).head for file in _FILES]
 
-    def run(data: bytes) -> str:
+    def run(data: bytes) -> str | Read:
         record = VendorRecord()
         try:
             dump = parse_vendor(data, UUID, IDENTITY)
@@ -53,8 +53,13 @@ def prepare(place: Path) -> Run:
         expect(again.encode() == record.encode(), "vendor record", "another when it is read again")
         # Two nodes, because a report that has no process is one of its own.
         summaries = [encode(replace(head), (), None, again.means()) for head in heads]
-        with report.with_file(_FILES[0], summaries[0]), report.with_file(_FILES[1], summaries[1]):
-            return f"{words} {report.said()}"
+
+        def rest() -> str:
+            first, second = zip(_FILES, summaries, strict=True)
+            with report.with_file(*first), report.with_file(*second):
+                return report.said()
+
+        return Read(words, rest)
 
     return run
 
@@ -73,4 +78,4 @@ def mutate(chance: Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
     return data.replace(labels, other, chance.choice((2, -1)))
 
 
-TARGET = Target("vendorpage", _seeds, mutate, prepare, most_bytes=512 << 10)
+TARGET = Target("vendorpage", _seeds, mutate, prepare, most_bytes=512 << 10, rest_of=24)

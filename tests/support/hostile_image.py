@@ -118,6 +118,7 @@ class HostileImage:
         return [
             self._absolute, self._absolute, self._relative, self._relative, self._loop,
             self._magic, self._inside, self._fifo, self._device, self._others, self._others,
+            self._socket, self._numbers,
         ]  # fmt: skip
 
     def _absolute(self, path: Path, name: str) -> None:
@@ -152,6 +153,16 @@ class HostileImage:
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, self._random.choice([3, 5])))
         except PermissionError:
             os.mkfifo(path)
+
+    def _socket(self, path: Path, name: str) -> None:
+        del name
+        os.mknod(path, stat.S_IFSOCK | 0o666)
+
+    def _numbers(self, path: Path, name: str) -> None:
+        """Numbers that no account has; in a file of accounts they are of one."""
+        del name
+        number = self._random.choice(["9" * 5000, "-1", str(2**32 - 1), str(2**64), "\u0663", ""])
+        path.write_text(f"nccl-inspector:x:{number}:{number}::/:\nx:x:{number}:{number}::/:\n")
 
     def _others(self, path: Path, name: str) -> None:
         """Something of another owner that everybody may write to."""

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suggest one command to run next, from names that the site itself gave.
+"""Suggest one command to run next.
 
-Text that a user's process chose never goes into a command: only node names, numbers, and addresses
-of devices that were read from the driver.
+An admin may copy it, as root. Text that a user's process chose never goes into a command: only
+names that are those of hosts (hostlist.is_host), numbers, and names of devices. No function gives a
+command about another node.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
-from shlex import quote
 
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import INFO, Entity, Finding
+from nccl_inspector.model.hostlist import is_host
 from nccl_inspector.model.wording import clock
 
 _MARGIN_S = 60
@@ -27,10 +29,11 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 
 def on_node(node: str, command: str, job_id: int | None = None) -> str:
     """Return a command for a node: inside the running job (`job_id`), or over ssh if None."""
-    where = quote(node)
+    if not is_host(node):
+        return ""
     if job_id is None:
-        return f"ssh {where} {command}"
-    return f"srun --jobid={job_id} --overlap -N1 -n1 -w {where} {command}"
+        return f"ssh {node} {command}"
+    return f"srun --jobid={job_id} --overlap -N1 -n1 -w {node} {command}"
 
 
 def show_stack(node: str, pid: int, job_id: int) -> str:
@@ -42,36 +45,61 @@ def show_journal(node: str, from_s: float, to_s: float) -> str:
     """Return the command for a node's own log of that time: kills, GPU errors, lost mounts."""
     since, until = clock(from_s - _MARGIN_S), clock(to_s + _MARGIN_S)
     words = f"journalctl --utc --no-pager --since '{since} UTC' --until '{until} UTC'"
-    return f'ssh {quote(node)} "{words}"'
+    return on_node(node, f'"{words}"')
 
 
 def show_node(node: str) -> str:
     """Return the command that shows what Slurm knows of a node: its state, and why."""
-    return f"scontrol show node {quote(node)}"
+    return f"scontrol show node {node}" if is_host(node) else ""
+
+
+def _only(option: str, device: str) -> str:
+    """Return the option for one device; empty, and so for all devices, if that is no name."""
+    return f" {option} {device}" if _PLAIN.fullmatch(device) else ""
 
 
 def show_gpu(node: str, address: str) -> str:
     """Return the command that shows a GPU's state; `address`: its PCI address or index."""
-    which = f" -i {address}" if _PLAIN.fullmatch(address) else ""
-    return on_node(node, f"nvidia-smi -q{which}")
+    return on_node(node, f"nvidia-smi -q{_only('-i', address)}")
 
 
 def show_nvlinks(node: str, address: str) -> str:
     """Return the command that shows the errors of a GPU's NVLinks."""
-    which = f" -i {address}" if _PLAIN.fullmatch(address) else ""
-    return on_node(node, f"nvidia-smi nvlink -e{which}")
+    return on_node(node, f"nvidia-smi nvlink -e{_only('-i', address)}")
 
 
 def show_port(node: str, port: str) -> str:
     """Return the command that shows the counters of a network port such as `mlx5_0/1`."""
-    which = f" link {port}" if _PLAIN.fullmatch(port) else ""
-    return on_node(node, f"rdma statistic show{which}")
+    return on_node(node, f"rdma statistic show{_only('link', port)}")
 
 
 def show_clocks(node: str, address: str) -> str:
     """Return the command that shows what holds down a GPU's clocks."""
-    which = f" -i {address}" if _PLAIN.fullmatch(address) else ""
-    return on_node(node, f"nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE{which}")
+    what = f"nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE{_only('-i', address)}"
+    return on_node(node, what)
+
+
+def show_late(node: str, uuid: str, *, host: bool, gpu: bool) -> str:
+    """Return the command that shows why a rank is late: its node's processes, its GPU, or both."""
+    cpus = "uptime; ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -20"
+    smi = f"nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,ECC{_only('-i', uuid)}"
+    if not host:
+        return on_node(node, smi)
+    return on_node(node, f"'{cpus}; {smi}'" if gpu else f"'{cpus}'")
+
+
+def show_adapters(nodes: Sequence[str]) -> str:
+    """Return the command that shows the states of the network adapters of one or several nodes."""
+    if len(nodes) == 1:
+        return on_node(nodes[0], "ibstat")
+    if not nodes or not all(map(is_host, nodes)):
+        return ""
+    return f"srun -w {','.join(nodes)} --ntasks-per-node=1 ibstat"
+
+
+def show_link_states(node: str) -> str:
+    """Return the command that shows the states of a node's NVLinks."""
+    return on_node(node, "nvidia-smi nvlink -s")
 
 
 def _for_rank(one: Entity, finding: Finding, running_job: int | None) -> str:

@@ -6,6 +6,7 @@ next command of the same user removes what a dead one left. Whether a process li
 on its own host, so what another host's left is named and stays.
 """
 
+import errno
 import json
 import os
 import secrets
@@ -45,6 +46,21 @@ def _check_shared(shared: Path) -> None:
         raise InspectorError(
             f"--shared: {shared}: others can rename what is in it; take a directory of your own"
         )
+
+
+def refuse_others(work: Path) -> None:
+    """Refuse a directory that others could have put there, and with it the plan.
+
+    Raises:
+        OSError: it is not ours alone, or others can rename what is above it.
+    """
+    own = work.stat(follow_symlinks=False)
+    if own.st_uid != os.geteuid() or own.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OSError(errno.EPERM, "not a directory of this user alone")
+    for above in work.resolve().parents:
+        mode = above.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise OSError(errno.EPERM, f"others can rename what is in {above}")
 
 
 def _read_owner(place: Path) -> tuple[str, Process] | None:
@@ -106,6 +122,7 @@ def shared_work(shared: Path, say: Callable[[str], None]) -> Iterator[Path]:
     try:
         try:
             work.mkdir(mode=0o700)
+            refuse_others(work)
             replace_path(work / _OWNER, json.dumps(note).encode(), 0o600)
         except OSError as err:
             raise InspectorError(f"--shared: {shared}: {err.strerror}") from err

@@ -29,6 +29,7 @@ from nccl_inspector.capture.exchange import read_tables, write_tables
 from nccl_inspector.capture.file_parts import Part
 from nccl_inspector.capture.pieces import Piece
 from nccl_inspector.capture.reader import Notes, Reader, connect, parquet, reason_of
+from nccl_inspector.capture.shared_work import refuse_others
 from nccl_inspector.system.atomic import replace_path
 from nccl_inspector.system.clock import boot_id
 
@@ -270,6 +271,7 @@ def main(words: Sequence[str]) -> int:
         _tell(str(work.parent))
         return 0
     try:
+        refuse_others(work)
         plan = json.loads(plan_path(work, round_).read_text())
         if round_ == READ and not _sees_capture(plan):
             _tell(plan["directory"])

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -13,6 +14,7 @@ from nccl_inspector.errors import InspectorError
 from nccl_inspector.run.launch import CommandEnd, measured, run_command, why_not
 from nccl_inspector.run.user_summaries import job_head, read_boxes, write_summaries
 from nccl_inspector.settings.config import read_config
+from nccl_inspector.system.printable import printable
 
 _TRIES = 1000
 PACKAGE_DIR = Path("/usr/lib/nccl-inspector")
@@ -64,7 +66,7 @@ def _report(directory: Path, start_s: int, end: CommandEnd) -> None:
         return
     write_summaries(found, head, directory)
     click.echo(_report_text(head.job_id, directory), err=True, nl=False)
-    again = f"nccl-inspector report {head.job_id} --report-dir {directory}"
+    again = f"nccl-inspector report {head.job_id} --report-dir {quote(printable(str(directory)))}"
     _say(f"the report again: {again}")
 
 

@@ -19,7 +19,7 @@ from nccl_inspector.store.owner import is_owner
 from nccl_inspector.store.place import INDEX, IndexPlace, index_of
 from nccl_inspector.store.read_back import all_rows
 from nccl_inspector.store.sqlite_file import writing_file
-from nccl_inspector.summary.job_objects import REPORTS, jobs_in, object_store
+from nccl_inspector.summary.job_objects import OBJECT_BYTES_MAX, REPORTS, jobs_in, object_store
 from nccl_inspector.system.object_store import ObjectStore, StoredObject
 from nccl_inspector.system.write_as_user import Target, write_report_file
 
@@ -59,7 +59,7 @@ def _fetch_missing(
         if (folder / name).exists():
             continue
         file = BytesIO()
-        objects.fetch(one.key, file)
+        objects.fetch(one.key, file, OBJECT_BYTES_MAX)
         if name.endswith(".json"):
             with suppress(RefusedError):
                 job = card_from_json(file.getvalue()).job

@@ -7,6 +7,7 @@ All of it can be repeated safely: files and rows are replaced, and the comment i
 import errno
 import fcntl
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -39,6 +40,11 @@ from nccl_inspector.system.write_as_user import Target, write_report_file
 # Counted from the end of the job. Each new try for a comment makes the report again.
 COMMENT_WAIT_S = 3600
 _EXPORTS = 16  # files of locks; a user has one of them
+# So long after its end the report of a job waits for a slurmctld that does not answer.
+SLURM_WAIT_S = 3600
+_SILENT = re.compile(
+    "scontrol: .*(?:no answer in|Unable to contact|timed out|[Cc]onnection refused|connect failure)"
+)
 # Errors of the site and not of the job: these are tried again without a limit.
 _SITES_ERRORS = frozenset(
     {
@@ -73,6 +79,15 @@ def _slurms_task(card: Card) -> str:
     """Return the array task from Slurm's record, but never from the job's processes."""
     asked = any((one.source, one.state) == ("slurm", "present") for one in card.data_quality.inputs)
     return card.job.array_task if asked else ""
+
+
+def _why_silent(card: Card) -> str:
+    """Return why Slurm told nothing of a job, if it will once slurmctld answers; else empty."""
+    for one in card.data_quality.inputs:
+        why = one.detail.partition("; ")[0]  # what the other commands said comes after it
+        if (one.source, one.state) == ("slurm", "absent") and _SILENT.match(why):
+            return why
+    return ""
 
 
 def script_fingerprint(job: Job) -> str:
@@ -164,6 +179,9 @@ def make_report(due: Due, config: Config, makers: Makers) -> Outcome:
             fetch_attempts(objects, config.report_dir, entry.job_id)
         loaded = load_summaries(entry.job_id, config.report_dir, due.attempt)
         card = _told(makers.make(loaded, due.output_s), entry)
+        why = _why_silent(card)
+        if why and time.time() < entry.queued_s + SLURM_WAIT_S:
+            return Outcome(LATER, f"slurmctld is waited for: {why}")
         said = store_card(card, loaded, config, makers)
     except InspectorError as err:
         return Outcome(FAILED, str(err))

@@ -4,6 +4,7 @@
 Everything comes from Slurm's commands. Each has a deadline.
 """
 
+import os
 import re
 import shutil
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from nccl_inspector.doctor.facts import CannotTellError, Slurm, release_of
 from nccl_inspector.doctor.processes import Running, nearest
+from nccl_inspector.model.hostlist import is_host
 from nccl_inspector.settings.config import Config
 from nccl_inspector.slurm.command import ask
 from nccl_inspector.system.printable import printable
@@ -47,15 +49,24 @@ def _said(program: Path | str, *words: str) -> str:
     return said.output
 
 
+def _slurmds(daemons: tuple[Running, ...]) -> tuple[Running, ...]:
+    """Return the slurmds that root or the caller runs: their program is run, too, for its release.
+
+    Another account, such as a web server's, may call a program of its own so.
+    """
+    own = tuple(one for one in daemons if one.uid in (0, os.geteuid()))
+    return nearest(own, "slurmd")
+
+
 def _slurmd(daemons: tuple[Running, ...]) -> str | None:
-    running = nearest(daemons, "slurmd")
+    running = _slurmds(daemons)
     program = running[0].argv[0] if running else ""
     return shutil.which(program if program.startswith("/") else "slurmd", path=_PATH)
 
 
 def node_name(config: Config, daemons: tuple[Running, ...]) -> str:
     """Return the NodeName of this host: that of `slurmd -N`, or the host name."""
-    for one in nearest(daemons, "slurmd"):
+    for one in _slurmds(daemons):
         for word, value in zip(one.argv, one.argv[1:], strict=False):
             if word == "-N":
                 return value
@@ -64,6 +75,8 @@ def node_name(config: Config, daemons: tuple[Running, ...]) -> str:
 
 def _node(config: Config, name: str) -> tuple[str, str]:
     """Return state and reason of a node; both empty if Slurm does not know it."""
+    if not is_host(name):
+        return "", ""
     said = ask(config.scontrol, "--oneliner", "show", "node", name, seconds=COMMAND_S)
     state = re.search(r"\bState=(\S+)", said.output)
     reason = re.search(r"\bReason=(.*?)(?: \[|$)", said.output)

@@ -9,9 +9,18 @@ from nccl_inspector.errors import InspectorError
 NODES_MAX = 65536
 _TEXT_MAX = 1 << 20
 _NAME_MAX = 255  # as in agent/manifest.py; bounds the memory
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _NUMBERED = re.compile(r"(.*[^0-9\n])?([0-9]+)([^0-9]*)")
 _DIGITS_MAX = 18  # of a node's number; digits before these belong to the name
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+
+
+def is_host(name: str) -> bool:
+    """Tell whether a name may become an argument, a target or a part of a command or URL.
+
+    Names of nodes may come from a capture, a log or an answer, and `-oProxyCommand=x` is one, too.
+    """
+    return _HOST.fullmatch(name) is not None
 
 
 def _pieces(text: str) -> list[str]:

@@ -5,7 +5,6 @@ Prometheus' part is made of templates: scrape configuration, recording rules and
 """
 
 import json
-import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.hostlist import is_host
 from nccl_inspector.monitoring.cluster import cluster_dashboard
 from nccl_inspector.monitoring.hang_parts import hang_parts, shard_hang_rules
 from nccl_inspector.monitoring.job import job_dashboard
@@ -23,7 +23,6 @@ from nccl_inspector.monitoring.site import GLOBAL, SHARD, Site
 from nccl_inspector.system.printable import printable
 
 TEMPLATES = ("scrape", "rules", "alerts")
-_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 # Files that are another one for a role.
 _OF_ROLE = {("scrape", GLOBAL): "federate", ("rules", SHARD): "shard_rules"}
 
@@ -66,7 +65,7 @@ def render_targets(nodes: list[str], port: str) -> str:
         InspectorError: one of the nodes is no name of a host.
     """
     for node in nodes:
-        if not _HOST.fullmatch(node):
+        if not is_host(node):
             raise InspectorError(f"{printable(node[:80])!r} is not the name of a host")
     targets = [f"{node}:{port}" for node in nodes]
     return json.dumps([{"targets": targets}], indent=1) + "\n"

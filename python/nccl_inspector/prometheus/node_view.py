@@ -25,6 +25,7 @@ from nccl_inspector.live.view import (
     order_of,
 )
 from nccl_inspector.model.bandwidth import bus_factor
+from nccl_inspector.model.jobid import JOB_ID
 from nccl_inspector.prometheus.api import Api, PromSample
 from nccl_inspector.prometheus.hang_view import Absent, find_absent
 from nccl_inspector.prometheus.live_queries import GPU, JOB, LiveQuestions
@@ -153,7 +154,7 @@ class PrometheusView:
                 node, count = sample.labels.get("node", ""), int(sample.value)
                 many = "1 process" if count == 1 else f"{count} processes"
                 job.troubles.append(Trouble(kind, count, f"{many} of {node}: {words}"))
-        found = {row: job for row, job in jobs.items() if row[1].isdigit()}
+        found = {row: job for row, job in jobs.items() if JOB_ID.fullmatch(row[1])}
         if jobs and not found:
             raise InspectorError("the jobs in this Prometheus have no label slurm_job_id")
         return found

@@ -7,6 +7,8 @@ nothing are sent; the server's CONTROL is not among them. Whoever listens there 
 time and size of an answer have limits.
 """
 
+import ipaddress
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.model.hostlist import is_host
 from nccl_inspector.system.printable import printable
 
 DEFAULT = "localhost:28028"
@@ -27,6 +30,7 @@ ANSWER_BYTES_MAX = 256 << 20  # 16,384 ranks in 25 communicators
 LINES_BYTES_MAX, LINES_MAX = 64 << 20, 1 << 19
 LINE_BYTES_MAX = 1 << 16
 _CHUNK_BYTES = 1 << 16
+_PORT = re.compile(r"[0-9]{1,5}")
 
 
 class RasError(InspectorError):
@@ -53,6 +57,16 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def _is_place(host: str) -> bool:
+    if is_host(host):
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def parse_address(text: str) -> Address:
     """Return the address in a text like `localhost:28028` or `[::1]:28028`.
 
@@ -62,7 +76,7 @@ def parse_address(text: str) -> Address:
     host, _, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+    if not (_is_place(host) and _PORT.fullmatch(port) and 0 < int(port) < 65536):
         raise InspectorError(f"not an address like {DEFAULT}: {printable(text[:80])}")
     return Address(host, int(port))
 

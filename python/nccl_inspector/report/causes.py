@@ -11,6 +11,7 @@ from statistics import median
 
 from nccl_inspector.analysis.hardware.slow import SlowHardware
 from nccl_inspector.analysis.join import JoinedComm
+from nccl_inspector.analysis.next_command import show_adapters, show_late, show_link_states
 from nccl_inspector.analysis.replay.cause import COST_MIN, LATE, OUTSIDE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.judge import Judged
 from nccl_inspector.analysis.replay.late_calls import LateCalls
@@ -205,15 +206,6 @@ def _host_time(member: int, view: JobView) -> list[Evidence]:
     return [Evidence("boxes", words, own, "ns", median(others), len(others))]
 
 
-def _next_of(kind: str, node: str, uuid: str) -> str:
-    cpus = "uptime; ps -eo pid,psr,pcpu,comm --sort=-pcpu | head -20"
-    which = f" -i {uuid}" if uuid else ""
-    gpu = f"nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,ECC{which}"
-    if kind == HOST:
-        return f"ssh {node} '{cpus}'"
-    return f"ssh {node} {gpu}" if kind == GPU else f"ssh {node} '{cpus}; {gpu}'"
-
-
 def _entities(cause: Cause, view: JobView) -> tuple[Entity, ...]:
     if cause.among is not None:
         return _of_set(cause.among, view)
@@ -370,7 +362,12 @@ def _late_finding(
         cost_share=share,
         cause=card.STRAGGLER,
         victims=victims,
-        next=_next_of(kind, node, _uuid(view, member) if cause.among is None else ""),
+        next=show_late(
+            node,
+            _uuid(view, member) if cause.among is None else "",
+            host=kind != GPU,
+            gpu=kind != HOST,
+        ),
     )
     rows = [
         _straggler(cause, one, view, finding, kind, calls, seconds / len(cause.members))
@@ -466,7 +463,7 @@ def _where(cause: Cause, view: JobView) -> tuple[str, tuple[Entity, ...], str]:
         return f"on all {link} paths", (), "nccl-inspector history --since 7d"
     nodes = ", ".join(where.nodes[:_SHOWN])
     node = where.nodes[0] if where.nodes else ""
-    look = f"ssh {node} nvidia-smi nvlink -s" if cause.inside else f"ssh {node} ibstat"
+    look = show_link_states(node) if cause.inside else show_adapters([node])
     ranks = tuple(Entity("rank", view.names[one]) for one in where.members)
     way = _WAYS[where.way]
     if where.kind == NODE:
@@ -485,7 +482,7 @@ def _where(cause: Cause, view: JobView) -> tuple[str, tuple[Entity, ...], str]:
     # Which end of a path is slow is not known, so all of them are looked at.
     look = "nccl-inspector history --since 7d"
     if len(where.nodes) <= _SHOWN:
-        look = f"srun -w {','.join(where.nodes)} --ntasks-per-node=1 ibstat"
+        look = show_adapters(where.nodes)
     if len(where.nodes) == 2:
         return f"on the path between {' and '.join(where.nodes)}", _pair(where.nodes), look
     return f"on some paths between {cut_list(where.nodes, _SHOWN)}", (), look

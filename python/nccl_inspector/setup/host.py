@@ -2,6 +2,7 @@
 """The host that is set up: this one, or the root directory of an image."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError, RefusedError
+from nccl_inspector.setup.site_file import UID_MAX
 from nccl_inspector.system.safe_files import read_at
 from nccl_inspector.system.tree import Tree
 
@@ -19,6 +21,13 @@ _SHARED = frozenset(
      "9p", "virtiofs", "orangefs")
 )  # fmt: skip
 _FILE_BYTES_MAX = 1 << 20
+_ID = re.compile(r"[0-9]{1,10}")
+
+
+def id_in(field: str) -> int | None:
+    """Return the uid or gid in a field of passwd or group, which an image may have from anywhere;
+    None: it is none."""
+    return int(field) if _ID.fullmatch(field) and int(field) <= UID_MAX else None
 
 
 def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -172,8 +181,8 @@ class Host:
             lines = self.read_text(Path("/etc") / file).splitlines()
         for line in lines:
             fields = line.split(":")
-            if fields[0] == account and len(fields) > 2 and fields[2].isdecimal():
-                return int(fields[2])
+            if fields[0] == account and len(fields) > 2 and (uid := id_in(fields[2])) is not None:
+                return uid
         return None
 
     def name_of(self, uid: int) -> str:

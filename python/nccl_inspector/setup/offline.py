@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.setup.host import Host
+from nccl_inspector.setup.host import Host, id_in
 from nccl_inspector.system.tree import Tree
 
 _UNIT_DIRS = "/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"
@@ -106,7 +106,8 @@ def _rows(host: Host, file: str) -> list[list[str]]:
 
 
 def _ids(rows: list[list[str]]) -> set[int]:
-    return {int(row[2]) for row in rows if len(row) > 2 and row[2].isdecimal()}
+    found = (id_in(row[2]) for row in rows if len(row) > 2)
+    return {one for one in found if one is not None}
 
 
 def _choose_ids(host: Host, name: str, uid: int | None) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from nccl_inspector.errors import InspectorError
 DEFAULT_SITE = Path("/etc/nccl-inspector/site.toml")
 _BYTES_MAX = 64 << 10
 _ACCOUNT = "nccl-inspector"
-_UID_MAX = (1 << 32) - 2
+UID_MAX = (1 << 32) - 2
 # Slurm splits the line at blanks, and a quote or a backslash means something to it.
 _WORD = re.compile(r"[a-z0-9_]+=[A-Za-z0-9_.,:/@%+-]+")
 _PLUGIN = re.compile(r"[A-Za-z0-9_./+-]*\.so")
@@ -133,7 +133,7 @@ def _from_tables(tables: Mapping[str, Any]) -> SiteFile:
     name, uid = account.get("name", _ACCOUNT), account.get("uid")
     if not is_account_name(name):
         raise ValueError(f"name: {name[:40]!r} is not the name of an account")
-    if uid is not None and not 0 < uid <= _UID_MAX:
+    if uid is not None and not 0 < uid <= UID_MAX:
         raise ValueError(f"uid: {uid} is not the id of an account")
     conf_dir, out = slurm.get("conf_dir"), monitoring.get("out")
     return SiteFile(

@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ from pathlib import Path
 from nccl_inspector.system.printable import printable
 
 ANSWER_S = 10.0
+_SILENT_S = 30.0  # so long a command that gave no answer is not asked again by this process
 _REAP_S = 0.2
 # Enough for an array of six thousand tasks, each with a record of 1.3 KB.
 OUTPUT_BYTES_MAX = 8 << 20
+NO_ANSWER = 124  # the status of a command that did not answer in time
 TOO_MUCH = "more output than is taken"
 TIME_FORMAT = {"SLURM_TIME_FORMAT": "%s"}  # Unix seconds
 
@@ -106,16 +109,28 @@ class Command:
             os.close(fd)
 
 
+# Until when (time.monotonic()) a program is not asked again.
+_silent_until_s: dict[Path, float] = {}
+
+
 def ask(
     program: Path, *words: str, env: Mapping[str, str] | None = None, seconds: float = ANSWER_S
 ) -> Said:
-    """Run a command and return its result; without a complete answer the status is not 0."""
+    """Run a command and return its result; without a complete answer the status is not 0.
+
+    One that gave no answer is not asked again for a while: a report asks slurmctld four times, and
+    hundreds may wait for theirs.
+    """
+    no_answer = Said(NO_ANSWER, "", f"no answer in {seconds:g} s")
+    if time.monotonic() < _silent_until_s.get(program, 0.0):
+        return no_answer
     try:
         said = Command(program, *words, env=env).wait(seconds)
     except OSError as err:
         return Said(127, "", f"{err.strerror}: {program}")  # a long path is cut
     if said is None:
-        return Said(124, "", f"no answer in {seconds:g} s")
+        _silent_until_s[program] = time.monotonic() + _SILENT_S
+        return no_answer
     if said.cut:
         return Said(1, "", TOO_MUCH)
     return said

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The row in the database that says which host's controller service works for a cluster.
 
-All times are the database's, so the clocks of the hosts do not matter.
+All times are the database's, so the clocks of the hosts do not matter. If its clock is set back, a
+lease that ends later than any can is shortened to a whole one: its holder may live. If it is set
+ahead, another service takes the lease at once, and the holder sees that when it next renews.
 """
 
 from sqlalchemy import Connection, text
@@ -14,6 +16,10 @@ VALUES (:cluster, :holder, clock_timestamp() + make_interval(secs => :seconds))
 ON CONFLICT (cluster) DO UPDATE SET holder = excluded.holder, until_at = excluded.until_at
 WHERE leases.holder = excluded.holder OR leases.until_at < clock_timestamp()
 RETURNING holder
+"""
+_SHORTEN = """
+UPDATE leases SET until_at = clock_timestamp() + make_interval(secs => :seconds)
+WHERE cluster = :cluster AND until_at > clock_timestamp() + make_interval(secs => :seconds)
 """
 _HOLDER = "SELECT holder FROM leases WHERE cluster = :cluster"
 _GIVE = "DELETE FROM leases WHERE cluster = :cluster AND holder = :holder"
@@ -28,6 +34,8 @@ def take_lease(url: str, cluster: str, holder: str, seconds: float) -> str:
     values = {"cluster": cluster, "holder": holder, "seconds": seconds}
     with writing_database(url) as index:
         taken = index.scalar(text(_TAKE), values)
+        if not taken:
+            index.execute(text(_SHORTEN), {"cluster": cluster, "seconds": seconds})
         return str(taken or _other(index, cluster))
 
 

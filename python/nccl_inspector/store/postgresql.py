@@ -54,6 +54,20 @@ DO $$ BEGIN
 END $$
 """
 _OWN = """("user" = current_user::text AND uid IS NOT NULL)"""
+# A table of ours that another login owns. A superuser is a member of all roles.
+_NOT_OURS = """
+SELECT c.relname, pg_get_userbyid(c.relowner)
+FROM pg_class c JOIN pg_roles me ON me.rolname = current_user
+WHERE c.relname = ANY(:names) AND pg_table_is_visible(c.oid) AND c.relowner <> me.oid
+  AND (me.rolsuper OR NOT pg_has_role(c.relowner, 'MEMBER'))
+ORDER BY 1 LIMIT 1
+"""
+# As that of each database up to PostgreSQL 14: whoever may log in could put a function there that
+# the service calls in place of the database's own.
+_OPEN_SCHEMA = """
+SELECT current_schema() FROM pg_namespace n, aclexplode(n.nspacl) acl
+WHERE n.nspname = current_schema() AND acl.grantee = 0 AND acl.privilege_type = 'CREATE'
+"""
 # By the catalogue's rows: to_regclass would not see what others made during our transaction.
 _HAS_TABLES = """
 SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'schema_version' AND pg_table_is_visible(oid))
@@ -120,6 +134,21 @@ def _version(connection: Connection) -> int:
     return int(connection.scalar(text("SELECT version FROM schema_version")) or 0)
 
 
+def _refuse_others(connection: Connection, where: str) -> None:
+    """Refuse tables that somebody else has put where ours are to be.
+
+    Raises:
+        InspectorError: there is one.
+    """
+    names = [*METADATA.tables, "schema_version", "leases"]
+    found = connection.execute(text(_NOT_OURS), {"names": names}).first()
+    if found is not None:
+        raise InspectorError(
+            f"{where}: the table {found[0]} belongs to {printable(found[1])} and not to the "
+            "service: whoever owns it sees all jobs in it"
+        )
+
+
 def _make_tables(connection: Connection, where: str) -> None:
     """Make the tables, if they are not there.
 
@@ -132,8 +161,14 @@ def _make_tables(connection: Connection, where: str) -> None:
         version = _version(connection)  # another service may have been faster
     if version not in (0, VERSION):
         raise InspectorError(f"{where}: written by another release (schema {version})")
+    _refuse_others(connection, where)
     if version:
         return
+    if schema := connection.scalar(text(_OPEN_SCHEMA)):
+        raise InspectorError(
+            f"{where}: everybody may make tables and functions there: its administrator must run "
+            f"REVOKE CREATE ON SCHEMA {printable(schema)} FROM PUBLIC"
+        )
     try:
         with connection.begin_nested():
             connection.execute(text(_MAKE_ROLE))

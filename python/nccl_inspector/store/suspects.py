@@ -103,7 +103,7 @@ def fetch_suspects(objects: ObjectStore) -> SuspectList | None:
     """Return the list in an object store, as `read_suspects` does that in a directory."""
     file = BytesIO()
     try:
-        objects.fetch(f"{NODES}/{SUSPECTS}", file)
+        objects.fetch(f"{NODES}/{SUSPECTS}", file, _BYTES_MAX)
     except FileNotFoundError:
         return None
     return _parse(file.getvalue())

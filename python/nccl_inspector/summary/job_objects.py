@@ -27,6 +27,7 @@ from nccl_inspector.system.parallel import in_parallel
 
 SUMMARIES, REPORTS = "summaries", "reports"
 FETCHED = ".fetched"  # in a job's directory: lines with file and version, the last one counts
+OBJECT_BYTES_MAX = 256 << 20  # of a summary, or of a form of a report
 _PLAIN = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 
 
@@ -119,7 +120,7 @@ def _fetch(objects: ObjectStore, wanted: _Wanted) -> OSError | None:
         dir_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with replacing(dir_fd, name) as file:
-                objects.fetch(one.key, file)
+                objects.fetch(one.key, file, OBJECT_BYTES_MAX)
             # Its age, but not later than now by our clock, with which it will be compared.
             at_s = min(one.written_s, time.time())
             os.utime(name, (at_s, at_s), dir_fd=dir_fd)

@@ -186,12 +186,21 @@ class ObjectStore:
         with self._translated(one.key):
             return bytes(obstore.get_range(self._store, one.key, start=0, length=length))
 
-    def fetch(self, key: str, file: BinaryIO) -> None:
-        """Write the content of an object into a file. Raises OSError."""
+    def fetch(self, key: str, file: BinaryIO, most_bytes: int) -> None:
+        """Write the content of an object into a file.
+
+        Raises:
+            OSError: the store does not answer, or refuses, or sends more than this.
+        """
         import obstore
 
         with self._translated(key):
+            left = most_bytes
             for some in obstore.get(self._store, key).stream(min_chunk_size=CHUNK_BYTES):
+                left -= len(some)
+                if left < 0:
+                    where = f"{self.url}/{key}"
+                    raise OSError(errno.EFBIG, f"larger than {most_bytes >> 20} MiB", where)
                 file.write(some)
 
     def remove(self, keys: Sequence[str]) -> None:

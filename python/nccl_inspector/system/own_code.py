@@ -29,7 +29,10 @@ def words_to_run(
 ) -> list[str]:
     """Return the command with which that Python calls the function `main` of one of our modules.
 
-    `path`: where it finds modules, instead of its own places; only absolute ones are used.
+    `path`: where it finds modules, instead of its own places; only absolute ones are used. That
+    Python is isolated then, as the command itself is: PYTHONPATH=$PYTHONPATH:x means the current
+    directory, too, if it was not set before.
     """
     places = ":".join(one for one in path if Path(one).is_absolute())
-    return [python, "-c", _PROGRAM, str(_PACKAGE_ROOT), module, places, *words]
+    options = ["-I"] if places else []
+    return [python, *options, "-c", _PROGRAM, str(_PACKAGE_ROOT), module, places, *words]

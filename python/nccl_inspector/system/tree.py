@@ -18,7 +18,7 @@ import re
 import stat
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import Self
@@ -44,14 +44,14 @@ _UNKNOWN = frozenset((errno.ENOSYS, errno.EPERM))
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _openat2(root_fd: int, path: str) -> int | None:
-    """Return an O_PATH descriptor of what is at `path`; None: the kernel cannot do it.
+def _openat2(root_fd: int, path: str, flags: int = os.O_PATH | os.O_CLOEXEC) -> int | None:
+    """Return a descriptor of what is at `path`; None: the kernel cannot do it.
 
     Raises:
         OSError: there is nothing, or too many links.
     """
     name = os.fsencode(path) or b"."
-    how = _OPEN_HOW.pack(os.O_PATH | os.O_CLOEXEC, 0, _NO_MAGICLINKS | _IN_ROOT)
+    how = _OPEN_HOW.pack(flags, 0, _NO_MAGICLINKS | _IN_ROOT)
     for _ in range(_RACES_MAX):
         fd = _libc.syscall(
             ctypes.c_long(_SYS_OPENAT2), ctypes.c_int(root_fd), ctypes.c_char_p(name),
@@ -67,13 +67,13 @@ def _openat2(root_fd: int, path: str) -> int | None:
     return None
 
 
-def _walk(root_fd: int, path: str) -> int:
-    """Return the same without the kernel's help.
+def _walk(root_fd: int, path: str, flags: int | None = None) -> int:
+    """Return the same without the kernel's help; `flags` None: an O_PATH descriptor.
 
     Raises:
         OSError: there is nothing, or too many links.
     """
-    stack = [os.dup(root_fd)]
+    stack, names = [os.dup(root_fd)], [""]
     parts, links = deque(path.split("/")), 0
     try:
         while parts:
@@ -83,10 +83,12 @@ def _walk(root_fd: int, path: str) -> int:
             if part == "..":
                 if len(stack) > 1:
                     os.close(stack.pop())
+                    names.pop()
                 continue
             fd = os.open(part, _FLAGS, dir_fd=stack[-1])
             if not stat.S_ISLNK(os.fstat(fd).st_mode):
                 stack.append(fd)
+                names.append(part)
                 continue
             try:
                 target = os.readlink("", dir_fd=fd)
@@ -97,25 +99,31 @@ def _walk(root_fd: int, path: str) -> int:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             while target.startswith("/") and len(stack) > 1:
                 os.close(stack.pop())
+                names.pop()
             parts.extendleft(reversed(target.split("/")))
+        if flags is not None and len(stack) > 1:
+            return os.open(names[-1], flags | os.O_NOFOLLOW, dir_fd=stack[-2])
         return stack.pop()
     finally:
         for fd in stack:
             os.close(fd)
 
 
-def _open_same(path_fd: int, dir_fd: int, name: str) -> int:
+def _open_same(path_fd: int, open_again: Callable[[], int]) -> int:
     """Return a descriptor for reading of the regular file that an O_PATH descriptor stands for.
+
+    `open_again` opens it by its name, for where there is no /proc, as in a chroot.
 
     Raises:
         OSError: it may not be read.
     """
-    with suppress(FileNotFoundError):  # a chroot without /proc
-        return reopen(path_fd)
-    fd = os.open(name, _FILE, dir_fd=dir_fd)
+    try:
+        fd = reopen(path_fd)
+    except FileNotFoundError:
+        fd = open_again()
     if not os.path.samestat(os.fstat(fd), os.fstat(path_fd)):
         os.close(fd)
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), name)
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
     return fd
 
 
@@ -143,15 +151,23 @@ class Tree:
         Raises:
             OSError: there is nothing, or too many links.
         """
-        if "\0" in str(path):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
-        fd = _openat2(self._fd, str(path))
-        if fd is None:
-            fd = _walk(self._fd, str(path))
+        fd = self._open(path, None)
         try:
             yield fd
         finally:
             os.close(fd)
+
+    def _open(self, path: str | PurePath, flags: int | None) -> int:
+        """Return a descriptor of what is at `path`; `flags` None: an O_PATH descriptor.
+
+        Raises:
+            OSError: as found() does.
+        """
+        if "\0" in str(path):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
+        words = () if flags is None else (flags,)
+        fd = _openat2(self._fd, str(path), *words)
+        return _walk(self._fd, str(path), *words) if fd is None else fd
 
     @contextmanager
     def above(self, path: str | PurePath) -> Iterator[tuple[int, str]]:
@@ -217,7 +233,7 @@ class Tree:
                     raise OSError(errno.ELOOP, "it is a link", str(path))
                 if not stat.S_ISREG(kind):
                     raise OSError(errno.EINVAL, "not a regular file", str(path))
-                fd = _open_same(path_fd, dir_fd, name)
+                fd = _open_same(path_fd, lambda: os.open(name, _FILE, dir_fd=dir_fd))
             finally:
                 os.close(path_fd)
             try:
@@ -246,7 +262,7 @@ class Tree:
             with self.found(path) as path_fd:
                 if not stat.S_ISREG(os.fstat(path_fd).st_mode):
                     return b""
-                fd = reopen(path_fd)
+                fd = _open_same(path_fd, lambda: self._open(path, _FILE & ~os.O_NOFOLLOW))
                 try:
                     return read_at(fd, bytes_max, offset)
                 finally:

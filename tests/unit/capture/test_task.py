@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -67,3 +68,34 @@ def test_a_task_takes_no_more_cpus_than_slurm_gives_it(
     if said_by_slurm is not None:
         monkeypatch.setenv("SLURM_CPUS_PER_TASK", said_by_slurm)
     assert task.cpus() == cpus
+
+
+def give_away(work: Path) -> None:
+    os.chown(work, 64123, 64123)
+
+
+def open_to_all(work: Path) -> None:
+    work.chmod(0o777)
+
+
+def open_above(work: Path) -> None:
+    work.parent.chmod(0o777)
+
+
+@pytest.mark.parametrize("spoil", [give_away, open_to_all, open_above])
+def test_a_plan_that_others_could_have_put_there_is_not_followed(
+    work: Path, capfd: pytest.CaptureFixture[str], spoil: Callable[[Path], None]
+) -> None:
+    if spoil is give_away and os.geteuid():
+        pytest.skip("only root can give a directory away")
+    spoil(work)
+    before = {path.name for path in work.iterdir()}
+    assert task.main([str(work), task.READ, "step0"]) == 1
+    assert {path.name for path in work.iterdir()} == before
+    assert capfd.readouterr().err.startswith(f"nccl-inspector: {work}: ")
+
+
+def test_a_directory_of_ours_below_one_that_all_may_write_to_is_used(work: Path) -> None:
+    work.parent.chmod(0o1777)
+    assert task.main([str(work), task.READ, "step0"]) == 0
+    assert task.notes(work, task.READ, 0)["parts"]

@@ -143,7 +143,7 @@ def test_many_jobs_of_many_nodes_need_few_threads(tmp_path: Path) -> None:
             for node in range(16):
                 yield StoredObject(f"{folder}/amy/n{node}.0.nodesummary", 1, "1", 1.0)
 
-        def fetch(self, _key: str, file: BinaryIO) -> None:
+        def fetch(self, _key: str, file: BinaryIO, _most_bytes: int) -> None:
             time.sleep(0.002)
             counts.append(len({*threading.enumerate()} - before))
             file.write(b"1")

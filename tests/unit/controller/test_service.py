@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.controller import children, passes
+from nccl_inspector.controller import children, passes, report_child
 from nccl_inspector.controller.children import Children
 from nccl_inspector.controller.due_reports import SETTLE_S
 from nccl_inspector.controller.duty import alone
@@ -180,6 +180,46 @@ def test_a_fault_of_the_storage_is_no_fault_of_the_job(config: Config, tmp_path:
     moved.rename(config.store_dir)
     assert run_pass(config, usual_makers(config)) == 0
     assert stored(config) == [42]
+
+
+DOWN = "Unable to contact slurm controller (connect failure)"
+
+
+def slurm_that_says(folder: Path, words: str) -> Path:
+    """A scontrol and a sacct that both fail with this."""
+    for name in ("scontrol", "sacct"):
+        program = folder / name
+        program.write_text(
+            "#!/bin/sh\n"
+            '[ "$1" != --version ] || { echo slurm-wlm 24.11.5; exit; }\n'
+            f"echo 'slurm_load_jobs error: {words}' >&2; exit 1\n"
+        )
+        program.chmod(0o755)
+    return folder / "scontrol"
+
+
+def test_reports_wait_for_a_slurmctld_that_is_down(config: Config, tmp_path: Path) -> None:
+    """What Slurm says of a job would be missing in its report for ever."""
+    config = replace(config, scontrol=slurm_that_says(tmp_path, DOWN))
+    for job_id in (41, 42):
+        ended_job(config, tmp_path, job_id)
+    assert run_pass(config, usual_makers(config)) == 2
+    assert not [*config.store_dir.glob("4?/*.json")]
+    assert [name.partition(".")[0] for name in left(config)] == ["41", "42"]
+    slurm_that_says(tmp_path, "Invalid job id specified")
+    assert run_pass(config, usual_makers(config)) == 0
+    assert stored(config) == [41, 42]
+
+
+def test_a_report_does_not_wait_longer_than_an_hour_for_slurmctld(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(config, scontrol=slurm_that_says(tmp_path, DOWN))
+    ended_job(config, tmp_path, 42)
+    monkeypatch.setattr(report_child, "SLURM_WAIT_S", 30)  # it ended a minute ago
+    assert run_pass(config, usual_makers(config)) == 0
+    card = card_from_json((config.store_dir / "42" / "0.json").read_bytes())
+    assert any(DOWN in one.detail for one in card.data_quality.inputs), "it says what is missing"
 
 
 def test_an_index_that_is_locked_gets_its_rows_when_it_is_free(

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Slurm's commands print, of several releases, and a slurmctld that does not answer."""
 
+import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nccl_inspector.doctor.bounded import gather
 from nccl_inspector.doctor.facts import CannotTell, release_of
+from nccl_inspector.doctor.processes import Running
 from nccl_inspector.doctor.read_slurm import (
     clock_ahead,
     daemon_uid,
@@ -96,3 +99,30 @@ def test_an_sdiag_of_another_form_is_no_clock(tmp_path: Path) -> None:
     config = commands(tmp_path, "exit 1", "echo sdiag output at noon")
     found = gather({"it": lambda: read_clock(config)})["it"]
     assert found == CannotTell("sdiag does not tell the controller's time")
+
+
+SCONTROL = 'case "$*" in --version) echo slurm 24.11.5;; *config*) echo x = y;; *) echo "$@";; esac'
+
+
+@pytest.mark.parametrize("uid", [33, 65534])
+def test_no_program_of_another_account_is_run_because_it_is_called_slurmd(
+    tmp_path: Path, uid: int
+) -> None:
+    config = commands(tmp_path, SCONTROL)
+    program = tmp_path / "slurmd"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\necho slurm 22.05.8\n")
+    program.chmod(0o755)
+    theirs = Running(7, "slurmd", (str(program), "-N", "theirs"), uid, is_here=True)
+    ours = replace(theirs, uid=os.geteuid())
+    found = read_slurm(config, (theirs,))
+    assert found.node_name != "theirs"
+    assert not (tmp_path / "ran").exists()
+    assert read_slurm(config, (theirs, ours)).node_name == "theirs"
+    assert (tmp_path / "ran").exists()
+
+
+def test_what_is_no_name_of_a_host_is_no_argument_of_scontrol(tmp_path: Path) -> None:
+    config = commands(tmp_path, f'echo "$@" >>{tmp_path}/asked; {SCONTROL}')
+    slurmd = Running(7, "slurmd", ("slurmd", "-N", "--all"), os.geteuid(), is_here=True)
+    assert read_slurm(config, (slurmd,)).node_state == ""
+    assert "node" not in (tmp_path / "asked").read_text()

@@ -293,7 +293,11 @@ def test_a_job_that_is_not_here_is_told_how_to_ask() -> None:
     assert "srun --jobid=99999 --overlap -N1 -n1 nccl-inspector ras 99999" in str(done.exception)
 
 
-@pytest.mark.parametrize("text", ["", "localhost", "localhost:0", "localhost:99999", ":1", "a:b"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "localhost", "localhost:0", "localhost:99999", ":1", "a:b", "localhost:" + "1" * 5000,
+     "-rf:1", "{{7}}:1", "a b:1", "[::1:1", "[n1;x]:1"],
+)  # fmt: skip
 def test_an_address_without_host_or_port_is_an_error(text: str) -> None:
     with pytest.raises(Exception, match="not an address like"):
         parse_address(text)

@@ -242,3 +242,25 @@ def test_the_costs_of_several_are_no_more_than_all_of_the_time() -> None:
                                                                     cost_share=0.7)])  # fmt: skip
     verdict = _verdict(told, Judged(seen=True))
     assert (verdict.cost_s, verdict.cost_share) == (100.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("node", "uuid", "next_"),
+    [
+        ("n2", "GPU-1; curl x | sh", "ssh n2 nvidia-smi -q"),
+        ("-oProxyCommand=id", "GPU-1", ""),
+        ("n2;id", "GPU-1", ""),
+    ],
+)
+def test_what_a_box_or_a_line_claims_is_no_part_of_the_next_command(
+    node: str, uuid: str, next_: str
+) -> None:
+    gpu = SimpleNamespace(label="GPU0", uuid=uuid)
+    process = SimpleNamespace(gpus=[gpu], facts=SimpleNamespace(calls=0, call_ns=0))
+    view = JobView(cast(Any, [("n1", process), (node, process)]), ["rank 0", "rank 1"],
+                   ["GPU0", "GPU0"], 100.0, [])  # fmt: skip
+    judged = type("It", (Told,), {"calls": calls_of(GPU, 1.0)})((LATE_RANK,), True)
+    ((_, found),) = tell_causes(judged, view, NO_HARDWARE).findings
+    assert found.next.startswith(next_)
+    assert bool(found.next) == bool(next_)
+    assert not {";", "|", "="} & {*found.next}

@@ -2,6 +2,7 @@
 """`nccl-inspector run`: any job measured by its user, without root, hooks or agent."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nccl_inspector.commands.run import _report
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.run import user_summaries
 from nccl_inspector.run.launch import CommandEnd, run_command
@@ -210,6 +212,21 @@ def test_figures_go_into_no_directory_of_somebody_else(tmp_path: Path, kind: str
     with pytest.raises(InspectorError, match="4711"):
         write_summaries(found, job_head({"SLURM_JOB_ID": "4711"}, 1_700_000_000), boxes)
     assert not [*elsewhere.iterdir(), *(boxes / "4711").iterdir()]
+
+
+def test_the_command_for_the_report_again_can_be_copied_whatever_the_directory_is_called(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    place = tmp_path / "a b; touch x"
+    place.mkdir()
+    box = write_box(place, "0_1", BoxOf([CommOf(7, 0, 2)], [KeyOf(0, [5 * MS] * 20)]))
+    os.chown(box, os.getuid(), -1)
+    _report(place, 1_700_000_000, CommandEnd(0))
+    again = capsys.readouterr().err.splitlines()[-1].partition("again: ")[2]
+    assert shlex.split(again) == [
+        "nccl-inspector", "report", "4711", "--report-dir", str(place)
+    ]  # fmt: skip
 
 
 def test_a_box_that_is_still_written_to_stays(

@@ -255,6 +255,15 @@ def test_an_account_without_a_number_gets_one_that_is_free(image: Path) -> None:
     assert "nccl-inspector:x:998:998:" in (image / "etc/passwd").read_text()
 
 
+@pytest.mark.parametrize("number", ["9" * 5000, "4294967295", "99999999999999", "\u0661", "-1"])
+def test_what_is_no_number_of_an_account_is_none(image: Path, number: str) -> None:
+    for file in ("passwd", "group"):
+        with (image / "etc" / file).open("a") as rows:
+            rows.write(f"odd:x:{number}:{number}::/:\nnccl-inspector:x:{number}:{number}::/:\n")
+    status, text = setup(image, "node")
+    assert (status, "Traceback" in text) == (3, False), text
+
+
 def test_a_masked_unit_is_not_enabled(image: Path) -> None:
     folder = image / "etc/systemd/system"
     folder.mkdir(parents=True)

@@ -249,3 +249,16 @@ def test_a_pattern_of_what_is_not_known_gives_no_path() -> None:
 )
 def test_spans_of_time_are_seconds(text: str, value: int | None) -> None:
     assert seconds(text) == value
+
+
+def test_a_command_that_gave_no_answer_is_not_asked_again_at_once(tmp_path: Path) -> None:
+    """A report asks slurmctld four times, and after an hour without it hundreds want theirs."""
+    silent, other = tmp_path / "scontrol", tmp_path / "sacct"
+    silent.write_text(f"#!/bin/sh\necho x >>{tmp_path}/asked\nexec sleep 60\n")
+    other.write_text("#!/bin/sh\necho here\n")
+    for program in (silent, other):
+        program.chmod(0o755)
+    for _ in range(3):
+        assert command.ask(silent, "show", seconds=0.5).words == "no answer in 0.5 s"
+    assert (tmp_path / "asked").read_text() == "x\n"
+    assert command.ask(other).output == "here\n"

@@ -23,7 +23,7 @@ from nccl_inspector.store.errors import (
 from nccl_inspector.store.index import forget, put, reading, writing
 from nccl_inspector.store.place import IndexPlace
 from nccl_inspector.store.queries import JobFilter, find_jobs, last_jobs
-from nccl_inspector.store.tables import METADATA
+from nccl_inspector.store.tables import METADATA, VERSION
 from tests.support.mounts import fill, mounted
 from tests.support.postgres import Postgres
 from tests.support.stored_cards import card, ids, keep, store_in
@@ -95,6 +95,79 @@ def test_a_function_of_a_user_does_not_see_rows_that_are_filtered_out(
     with postgres.connect(database, "mallory") as connection:
         connection.execute(text(peek))
         assert not connection.execute(text("SELECT 1 FROM jobs WHERE hers.peek(summary)")).all()
+
+
+def test_tables_that_another_login_has_put_there_get_no_rows(
+    postgres: Postgres, database: str, open_path: Path
+) -> None:
+    """As before the service's first start, where everybody may make tables."""
+    place = store_in(open_path, postgres.url(database))
+    login(postgres, database, "mallory")
+    postgres.run_sql(database, "GRANT CREATE ON SCHEMA public TO PUBLIC")
+    with postgres.connect(database, "mallory") as mallory, mallory.begin():
+        METADATA.create_all(mallory)
+        mallory.execute(text("CREATE TABLE schema_version (version INTEGER NOT NULL)"))
+        mallory.execute(text("INSERT INTO schema_version VALUES (:version)"), {"version": VERSION})
+        for name in (*METADATA.tables, "schema_version"):
+            mallory.execute(text(f"GRANT ALL ON {name} TO PUBLIC"))
+    with pytest.raises(InspectorError, match="entities belongs to mallory"):
+        keep(place, card(1))
+    postgres.run_sql(database, "DROP OWNED BY mallory")
+    with pytest.raises(InspectorError, match="REVOKE CREATE ON SCHEMA public FROM PUBLIC"):
+        keep(place, card(1))
+    postgres.run_sql(database, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    keep(place, card(1))
+    with reading(place) as (index, _):
+        assert [job.job_id for job in find_jobs(index, JobFilter())] == [1]
+
+
+ATTACKS = (
+    "COPY jobs TO PROGRAM 'cat'", "COPY jobs TO '/tmp/jobs'", "SELECT pg_read_file('/etc/passwd')",
+    "SET ROLE nccl_inspector", "SET SESSION AUTHORIZATION nccl_inspector",
+    "SET row_security = off; SELECT count(*) FROM jobs", "SELECT * FROM leases",
+    "UPDATE leases SET holder = 'me'", "TRUNCATE jobs", "DROP TABLE kinds", "LOCK TABLE jobs",
+    "INSERT INTO nodes SELECT * FROM nodes", "UPDATE schema_version SET version = 0",
+    "CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE sql AS 'SELECT NULL::timestamptz'",
+    "CREATE POLICY mine ON jobs USING (true)", "CREATE TRIGGER t BEFORE INSERT ON jobs "
+    "FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    "CREATE RULE r AS ON INSERT TO jobs DO ALSO NOTHING", "ALTER ROLE mallory SUPERUSER",
+    "GRANT nccl_inspector_admins TO mallory", "COMMENT ON TABLE jobs IS 'x'",
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'nccl_inspector'",
+    "ALTER DATABASE {database} SET search_path = 'hers'",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", ATTACKS)
+def test_no_sql_of_a_login_reads_writes_or_stops_what_is_not_its_own(
+    postgres: Postgres, attacked: tuple[str, IndexPlace], words: str
+) -> None:
+    database, place = attacked
+    with (
+        place_session(postgres, database),
+        postgres.connect(database, "mallory") as mallory,
+        pytest.raises(DBAPIError, match="InsufficientPrivilege"),
+    ):
+        mallory.exec_driver_sql(words.format(database=database))
+    with reading(place) as (index, _):
+        assert len(last_jobs(index, 10)) == 1, "the service goes on"
+
+
+def place_session(postgres: Postgres, database: str) -> Connection:
+    """A session of the service's, which somebody may want to end."""
+    return postgres.connect(database, "nccl_inspector")
+
+
+@pytest.fixture(scope="module")
+def attacked(
+    postgres: Postgres, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, IndexPlace]:
+    """A database with a job of amy's, and the login mallory."""
+    database = postgres.new_database()
+    folder = tmp_path_factory.mktemp("attacked")
+    place = store_in(folder, postgres.url(database))
+    keep(place, card(1))
+    login(postgres, database, "mallory")
+    return database, place
 
 
 def test_members_of_the_admins_role_see_all_jobs(

@@ -2,6 +2,12 @@
 """Objects in a real store, and what is refused before it is asked."""
 
 import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 
@@ -10,6 +16,7 @@ import pytest
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.system.object_store import ObjectStore, read_keys
 from tests.support.object_store import ObjectSite
+from tests.support.repository import REPO
 
 
 def test_an_object_is_written_listed_read_and_removed(object_site: ObjectSite) -> None:
@@ -27,7 +34,7 @@ def _writes_lists_reads_and_removes(objects: ObjectStore) -> None:
         "summaries/412/amy/n1"
     ]
     file = BytesIO()
-    objects.fetch(listed.key, file)
+    objects.fetch(listed.key, file, 4 << 20)
     assert file.getvalue() == data
     objects.put(listed.key, b"figures of a second try")
     assert next(objects.list("summaries/41")).version != listed.version
@@ -43,7 +50,7 @@ def test_what_the_store_says_is_one_line(object_site: ObjectSite, tmp_path: Path
         with pytest.raises(OSError, match="NoSuchBucket"):
             nothing.put("a", b"a")
         with pytest.raises(FileNotFoundError):
-            objects.fetch("summaries/1", BytesIO())
+            objects.fetch("summaries/1", BytesIO(), 1)
         os.environ.update(object_site.server.login("reader"))
         reader = ObjectStore(object_site.url, tmp_path / "none")
         assert list(reader.list("summaries")) == []
@@ -99,3 +106,70 @@ def test_keys_that_everybody_may_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InspectorError, match=":1: not a line NAME=VALUE") as refused:
         read_keys(path)
     assert "secret" not in str(refused.value)
+
+
+# A store that is not what it should be.
+
+
+class _Lying(BaseHTTPRequestHandler):
+    """Answers with an object of 64 GiB, or with less than it says."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("ETag", '"a"')
+        self.send_header("Last-Modified", "Sun, 01 Nov 2026 10:00:00 GMT")
+        self.send_header("Content-Length", str(64 << 30))
+        self.end_headers()
+        with suppress(OSError):
+            while not self.path.endswith("short"):
+                self.wfile.write(b"x" * (1 << 20))
+            self.wfile.write(b"x")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def lying_store() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Lying)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"s3://bucket/site?endpoint=http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+# In a process of its own: the library's threads would be those of all later tests.
+_FETCH = """
+import io, resource, sys
+from pathlib import Path
+from nccl_inspector.system.object_store import ObjectStore
+objects, file = ObjectStore(sys.argv[1], Path("/none")), io.BytesIO()
+try:
+    objects.fetch(sys.argv[2], file, 8 << 20)
+except OSError as err:
+    print(f"{err.strerror}: {err.filename}")
+print(len(file.getvalue()) <= 8 << 20)
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("summaries/41/amy/n1", "larger than 8 MiB: s3://bucket/site/summaries/41/amy/n1"),
+        ("summaries/41/amy/short", "s3://bucket/site/summaries/41/amy/short"),
+    ],
+)
+def test_an_object_is_not_fetched_beyond_what_is_read_of_it(
+    lying_store: str, key: str, words: str
+) -> None:
+    pytest.importorskip("obstore")
+    done = subprocess.run(
+        ["prlimit", f"--as={8 << 30}", sys.executable, "-c", _FETCH, lying_store, key],
+        env={"PYTHONPATH": str(REPO / "python"), "AWS_ACCESS_KEY_ID": "k",
+             "AWS_SECRET_ACCESS_KEY": "s"},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said, is_within = done.stdout.splitlines()
+    assert words in said
+    assert is_within == "True"

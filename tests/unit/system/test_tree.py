@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nccl_inspector.system import tree as tree_module
 from nccl_inspector.system.tree import Tree
 from tests.support.processes import nothing_left
 
@@ -58,6 +59,55 @@ def test_a_fifo_and_a_device_are_not_opened(root: Path) -> None:
     with Tree(root) as tree:
         assert tree.size("/fifo") == -1
         assert tree.names("/fifo") == []
+
+
+def no_proc(_path_fd: int) -> int:
+    raise FileNotFoundError
+
+
+@pytest.fixture(params=["kernel", "walk"])
+def chroot(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A chroot without /proc, with both ways to resolve a path."""
+    monkeypatch.setattr(tree_module, "reopen", no_proc)
+    if request.param == "walk":
+        monkeypatch.setattr(tree_module, "_openat2", lambda *_: None)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("chroot")
+def test_without_proc_the_same_is_read(root: Path) -> None:
+    (root / "absolute").symlink_to("/etc/file")
+    (root / "folder").symlink_to("/etc")
+    (root / "etc" / "out").symlink_to("../../secret")
+    os.mkfifo(root / "fifo")
+    with nothing_left(), Tree(root) as tree:
+        for path in ("etc/file", "/absolute", "/folder/../etc/file", "folder/./file"):
+            assert tree.read(path, 100) == b"inside"
+        for path in ("etc/out", "fifo", "etc", "..", "", "none"):
+            assert tree.read(path, 100) == b""
+        with tree.file("/folder/file") as fd:
+            assert os.read(fd, 100) == b"inside"
+
+
+@pytest.mark.usefixtures("chroot")
+def test_what_is_another_file_by_then_is_not_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(_path_fd: int) -> int:
+        (root / "etc" / "file").unlink()
+        (root / "etc" / "file").write_text("another")
+        raise FileNotFoundError
+
+    monkeypatch.setattr(tree_module, "reopen", change)
+    assert read(root, "etc/file") == b""
+
+
+def test_a_proc_that_an_image_brought_along_is_not_believed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = root.parent / "secret"
+    monkeypatch.setattr(tree_module, "reopen", lambda _: os.open(planted, os.O_RDONLY))
+    assert read(root, "etc/file") == b""
 
 
 def test_descriptors_are_given_back(root: Path) -> None:
