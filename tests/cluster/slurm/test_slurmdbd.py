@@ -190,8 +190,8 @@ def test_the_steps_of_a_job_and_sruns_lines_say_which_task_ended_how(
     text = Path(record.stdout_path).read_bytes()
     lines = read_launchers([text])
     first = lines.ends[0]
-    assert (first.tasks, first.signal, first.by_slurm) == ("3", 9, False), text
-    assert any(one.by_slurm for one in lines.ends), text
+    assert (first.tasks, first.signal, first.by_launcher) == ("3", 9, False), text
+    assert any(one.by_launcher for one in lines.ends), text
     assert (lines.ends[-1].tasks, lines.ends[-1].code) == ("1", 5), text
     wait_until(lambda: len(ask_steps(config.scontrol.with_name("sacct"), record)) >= 3, 60,
                "its steps", 0.5)  # fmt: skip
