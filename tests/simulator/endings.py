@@ -64,6 +64,8 @@ class Ending(ABC):
         end = signal.SIGABRT if self.aborts else signal.SIGTERM
         done.statuses = [int(end)] * world.n
         done.wall_ns = float(done.killed.max()) + S
+        if self.state in ("CANCELLED", "TIMEOUT"):
+            done.slurm_end_ns = stuck + self.after_s * S
         done.stuck_ns = stuck
 
 
@@ -209,3 +211,8 @@ class TimeLimit(Ending):
         world.death = self.at_ns + chance.uniform(0.0, 0.4, world.n) * S
         slow = list(self.slow_ranks)
         world.death[slow] += (self.kill_wait_s + chance.uniform(0, 3, len(slow))) * S
+
+    def finish(self, world: World, done: "Run") -> None:
+        """Tell when Slurm began to end it."""
+        super().finish(world, done)
+        done.slurm_end_ns = self.at_ns

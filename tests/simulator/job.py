@@ -81,11 +81,14 @@ class Job:
 
     ranks: tuple[Rank, ...]
     start_unix_s: int
-    wall_ns: int
+    wall_ns: int  # until nothing of it runs any more
     nodes: tuple[str, ...]  # of the allocation; some may have no rank
     clocks: dict[str, Clock] = field(default_factory=dict)  # by node; absent: right
     counters: dict[str, NodeCounters] = field(default_factory=dict)  # by node
     silent_nodes: tuple[str, ...] = ()  # whose summaries never arrived
     state: str = "COMPLETED"  # Slurm's word
+    # Of a job that Slurm ended, when it began to: its end in Slurm's records (_job_timed_out() and
+    # job_signal() of slurmctld). 0: the end of all.
+    slurm_end_ns: int = 0
     throughput: tuple[tuple[float, float], ...] = ()  # (true s, value) as the job printed it
     nccl_api: int = 7

@@ -255,7 +255,8 @@ def given_of(job: Job) -> JobContext:
     record = JobRecord(
         JOB_ID, name="simulated", user="amy", account="phys", partition="gpu", cluster=CLUSTER,
         state=job.state, exit_code=_EXIT_CODES.get(job.state), signal=0,
-        start_s=job.start_unix_s, end_s=job.start_unix_s + round(job.wall_ns / 1e9), restart=0,
+        start_s=job.start_unix_s, restart=0,
+        end_s=job.start_unix_s + round((job.slurm_end_ns or job.wall_ns) / 1e9),
         nodelist=compress(job.nodes), num_nodes=len(job.nodes), tasks=len(job.ranks),
         sources=(ACCOUNTING,),
     )  # fmt: skip

@@ -75,6 +75,7 @@ class Run:
     begins: Floats  # of the steps
     wall_ns: float
     killed: Floats | None = None  # when each rank was, if so
+    slurm_end_ns: float = 0.0  # as in Job
     stuck_ns: float = 0.0  # when the last thing happened in a job that hangs
     state: str = "COMPLETED"  # Slurm's word
     states: list[str] = field(default_factory=list)
@@ -294,7 +295,7 @@ def to_job(plan: Plan, done: Run, clocks: dict[str, Clock] | None = None) -> Job
         )  # fmt: skip
     return Job(
         tuple(ranks), plan.start_unix_s, int(done.wall_ns), names, clocks or {},
-        state=done.state,
+        state=done.state, slurm_end_ns=int(done.slurm_end_ns),
     )  # fmt: skip
 
 
