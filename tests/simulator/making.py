@@ -11,7 +11,7 @@ from tests.simulator import hardware, truth
 from tests.simulator.endings import Ending
 from tests.simulator.faults import Congestion, Fault
 from tests.simulator.hardware import Event
-from tests.simulator.job import Clock, Job
+from tests.simulator.job import NEVER, Clock, Job
 from tests.simulator.machine import S
 from tests.simulator.running import (
     Plan,
@@ -159,6 +159,11 @@ def _late_by(scenario: Scenario) -> str:
     return kinds.pop() if len(kinds) == 1 and truth.STRAGGLER in scenario.causes else ""
 
 
+def _in_flight(job: Job) -> bool:
+    """Tell whether any rank was in an operation, or had called one, when it ended."""
+    return any(bool((one.operations["end_ns"] == NEVER).any()) for one in job.ranks)
+
+
 def make_job(scenario: Scenario, seed: int) -> tuple[Job, Truth]:
     """Return the job, and what is true of it."""
     done, clean = _simulate(scenario)
@@ -179,9 +184,13 @@ def make_job(scenario: Scenario, seed: int) -> tuple[Job, Truth]:
         nccl_api=scenario.nccl_api,
     )
     cost_s = (done.wall_ns - clean.wall_ns) / S if scenario.faults else 0.0
+    statuses, guilty, nameable = scenario.statuses, scenario.guilty, scenario.nameable
+    if truth.HUNG in statuses and not _in_flight(job):
+        # Whoever stopped had called all of the step, and its hosts meet outside NCCL.
+        statuses, guilty, nameable = frozenset({truth.CANNOT_TELL}), frozenset(), False
     return job, Truth(
-        scenario.statuses, scenario.causes, scenario.guilty, scenario.related, scenario.noted,
-        scenario.nameable, _late_by(scenario), _period(scenario, done), cost_s, job.wall_ns / S,
+        statuses, scenario.causes, guilty, scenario.related, scenario.noted,
+        nameable, _late_by(scenario), _period(scenario, done), cost_s, job.wall_ns / S,
         transfers,
     )  # fmt: skip
 

@@ -26,6 +26,7 @@ from nccl_inspector.analysis.hang.suspect_age import (
 )
 from nccl_inspector.analysis.hang.wait_graph import (
     FOLLOWED,
+    ROUND_NS,
     Picture,
     Signs,
     Wait,
@@ -59,7 +60,6 @@ from nccl_inspector.model.process import (
 CONFIRMED_S = 300.0
 # Verdicts that name who it was.
 _TOLD = (DEAD, DIVERGENT, BLOCKED, MISMATCHED, DEADLOCK, STOPPED)
-ROUND_NS = 1.5e9  # a round of the beat thread, with some margin
 # For a crash: the least share of the other ranks that wait for those that stopped; and the largest
 # share of the job's time for which they did so while it was healthy.
 _ALL_SHARE, _USUAL_SHARE = 0.9, 0.05
@@ -325,7 +325,9 @@ def _find_all(job: _AtEnd, silences_ns: Sequence[float], look: Look) -> tuple[Ha
     if not hung:
         return ()
     followed_s = FOLLOWED * look.least_s
-    by_meeting = {meeting.id: list(find_waits(meeting, followed_s)) for meeting in meetings}
+    by_meeting = {
+        meeting.id: list(find_waits(meeting, followed_s, silences_ns)) for meeting in meetings
+    }
     for meeting in hung:
         extra = None if by_meeting[meeting.id] else _queued_only(meeting, look.least_s)
         by_meeting[meeting.id] += [extra] if extra else []

@@ -15,6 +15,7 @@ from nccl_inspector.analysis.hang.wait_for import End, find_ends, successors
 from nccl_inspector.model.card import NETWORK, TRANSPORT
 from nccl_inspector.model.process import FUNCS, Operation, Process
 
+ROUND_NS = 1.5e9  # a round of the beat thread, with some margin
 FOLLOWED = 0.5  # share of the suspect age; the operation that blocks others began before them
 
 # A node of the graph: a process, by its place in the list, or an operation.
@@ -142,20 +143,36 @@ def _look(wait: Wait, signs: Signs) -> Picture:
     )
 
 
-def _waited_in(seat: Seat, least_s: float) -> Iterator[Operation]:
-    """Yield the operations that a rank is in: its first collective, and every Send and Recv."""
+def _waited_in(seat: Seat, least_s: float, silence_ns: float) -> Iterator[Operation]:
+    """Yield the operations that a rank is in: its first collective, and every Send and Recv.
+
+    `silence_ns`: since its last sign of life, which is up to a round before its end. Of processes
+    that are ended together, one is the first. What it was in then counts until the last was ended,
+    if it lived for most of that time; else it may have died first.
+    """
     if _waits_long(seat.process):  # it may have given up long before the last of the job
         least_s = min(least_s, GIVEN_UP_S)
-    begun = [one for one in seat.operations if one.started and one.age_ns >= least_s * 1e9]
+    begun = [
+        one
+        for one in seat.operations
+        if one.started
+        if one.age_ns + silence_ns * (silence_ns <= one.age_ns + ROUND_NS) >= least_s * 1e9
+    ]
     yield from (one for one in begun if one.peer >= 0)
     yield from [one for one in begun if one.peer < 0][:1]
 
 
-def find_waits(meeting: Meeting, least_s: float = FOLLOWED * SUSPECT_S) -> Iterator[Wait]:
-    """Yield the operations that ranks of a communicator have been in for `least_s` or longer."""
+def find_waits(
+    meeting: Meeting, least_s: float = FOLLOWED * SUSPECT_S, silences_ns: Sequence[float] = ()
+) -> Iterator[Wait]:
+    """Yield the operations that ranks of a communicator have been in for `least_s` or longer.
+
+    `silences_ns`: of each process, as in `Signs`; empty: all live.
+    """
     places: dict[OpPlace, list[tuple[Seat, Operation]]] = defaultdict(list)
     for seat in meeting.seats.values():
-        for operation in _waited_in(seat, least_s):
+        silence_ns = silences_ns[seat.who] if silences_ns else 0.0
+        for operation in _waited_in(seat, least_s, silence_ns):
             places[meeting.place_of(seat, operation)].append((seat, operation))
     for place, seats in places.items():
         yield Wait(meeting, place, tuple(seats))
