@@ -26,10 +26,12 @@ _SEEN_MIN = 4  # times that a process must be seen at a place
 _OTHERS_MIN = 2  # other processes that must be seen there
 _UNEVEN_MIN = 0.02  # usual relative spread of the first gaps
 _BETTER = 0.6  # share of the gaps' spread that is left after division by the first gap
+# The same, if chance beside the batches is next to nothing.
+NEARLY_ALL = 0.4
 _ODD_TIMES = 6.0  # median deviations; a first gap that is further away is not of a large batch
 
 
-def _first_of_run(records: Records, order: Order) -> Ints:
+def first_of_run(records: Records, order: Order) -> Ints:
     """Return for each row the first row of its process that has the same cause."""
     run = number_rows(records.member, order.cause)
     by_run = np.lexsort((records.begin, run))
@@ -52,7 +54,7 @@ def batch_sizes(records: Records, order: Order) -> Floats:
     By the first gap since the same cause. 0 also where that is not known, and where it is further
     away than batches are: then something else made the rank late.
     """
-    first = _first_of_run(records, order)
+    first = first_of_run(records, order)
     base = _first_gaps(order, first)
     known = np.flatnonzero(~np.isnan(base) & (order.cause >= 0))
     found = np.zeros(len(records))
@@ -67,17 +69,20 @@ def batch_sizes(records: Records, order: Order) -> Floats:
     return found
 
 
-def follow_batches(cell: Ints, group: Ints, times: Floats, sizes: Floats, groups: int) -> Mask:
+def follow_batches(
+    cell: Ints, group: Ints, times: Floats, sizes: Floats, groups: int, most: float = _BETTER
+) -> Mask:
     """Tell of which groups the logarithms of times are more alike if batches' sizes are taken off.
 
-    `cell`: times of one process at one place, that are compared; `group`: of one place.
+    `cell`: times of one process at one place, that are compared; `group`: of one place. `most`: of
+    their spread, that may be left then.
     """
     cells = int(cell.max(initial=-1)) + 1
     apart, left = (
         medians(group, np.abs(some - medians(cell, some, cells)[cell]), groups)
         for some in (times, times - sizes)
     )
-    found: Mask = left <= _BETTER * apart
+    found: Mask = left <= most * apart
     return found
 
 
@@ -94,7 +99,7 @@ def ready_by_batch(records: Records, order: Order, usual: Floats) -> tuple[Float
     """
     own = np.full(len(records), np.nan)
     others = own.copy()
-    first = _first_of_run(records, order)
+    first = first_of_run(records, order)
     base = _first_gaps(order, first)
     known = (first != np.arange(len(first))) & (order.cause >= 0) & ~np.isnan(base)
     seen = np.flatnonzero(known & ~order.queued & (order.gap > 0))

@@ -16,7 +16,13 @@ from nccl_inspector.analysis.replay.arrays import (
     order_groups,
     order_rows,
 )
-from nccl_inspector.analysis.replay.batch_size import batch_sizes, follow_batches, ready_by_batch
+from nccl_inspector.analysis.replay.batch_size import (
+    NEARLY_ALL,
+    batch_sizes,
+    first_of_run,
+    follow_batches,
+    ready_by_batch,
+)
 from nccl_inspector.analysis.replay.blocking import PAIR_ROWS_MIN, QUEUED_NS
 from nccl_inspector.analysis.replay.hidden_delays import own_with_chance
 from nccl_inspector.analysis.replay.late_calls import GPU_MAX, called_later
@@ -24,6 +30,9 @@ from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
 
 _MOSTLY = 0.8
+# Share of a gap that is in the first one since the same cause already: beyond it, that is no sign
+# of a batch but the delay itself. By the trials `host-launch*` and `gpu-fsdp-uneven`.
+_FIRST_MAX = 0.7
 _PACE_OTHERS_MIN = 2  # other processes whose steps must be known at the same place of the pattern
 _PACE_STEPS_MIN = 8  # steps of the process itself at such places
 
@@ -75,15 +84,23 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     own = np.where(by_batch & order.queued, own_ready, order.gap)
     queued = order.queued & ~np.isnan(usual) & ~by_batch
     later = called_later(records, order, usual)
-    found, guess = _carry_on(records, order, place, Gaps(own, usual), murky, queued & ~murky, later)
-    # What batches make of a gap is in it already. What the place before says of this one is, too,
-    # where it says something.
+    found = _carry_on(records, order, place, Gaps(own, usual), murky, queued & ~murky, later)
+    # What batches make of a gap is in it already. What the first gap since the same cause says of
+    # the following ones is, too, where it says something.
+    first = first_of_run(records, order)
+    says = ~order.queued[first] & (found.usual[first] <= _FIRST_MAX * found.usual)
+    guess = found.usual * _ratio(found.own, found.usual, first)
+    guess = np.where(says, np.where(by_batch, own_ready, guess), np.nan)
     seen = np.flatnonzero(~order.queued & ~np.isnan(order.gap + guess))
     more, guessed = (order.gap - found.usual)[seen], (guess - found.usual)[seen]
-    told = follow_batches(spot[seen], spot[seen], more, guessed, int(spot.max()) + 1)
-    expected = np.where(told[spot], guess, found.usual)
-    expected = np.where(by_batch, own_ready, expected)
-    return Gaps(own_with_chance(records, order, found.own, expected, spot), found.usual)
+    # From step to step: who is always late is so in its first gap, too.
+    cell, groups = number_rows(spot[seen], records.member[seen]), int(spot.max()) + 1
+    told = follow_batches(cell, spot[seen], more, guessed, groups, NEARLY_ALL)[spot]
+    by_first, by_place = (
+        own_with_chance(records, order, found.own, expected, spot)
+        for expected in (guess, found.usual)
+    )
+    return Gaps(np.where(told & ~np.isnan(guess), by_first, by_place), found.usual)
 
 
 def _mostly(groups: Ints, of: Mask, good: Mask) -> Mask:
@@ -204,13 +221,12 @@ def _pace_seen(records: Records, order: Order, previous: Ints, step: Floats) -> 
 def _carry_on(
     records: Records, order: Order, place: Ints, gaps: Gaps, murky: Mask, queued: Mask,
     later: Floats,
-) -> tuple[Gaps, Floats]:  # fmt: skip
+) -> Gaps:  # fmt: skip
     """Continue gaps from the last place where they are known, operation by operation.
 
     `murky`: the usual gap there is not known. `queued`: it is known, but not what the rank itself
     took. `place`: rows with the same place are compared. `later`: by how much a rank calls later
-    than its peers; what a host comes late by once does not come again at each place. Also return
-    what each rank would take if it is as late or early as at the place before.
+    than its peers; what a host comes late by once does not come again at each place.
     """
     usual, own = gaps.usual, gaps.own
     # The row before it, of the same process and with the same cause.
@@ -276,4 +292,4 @@ def _carry_on(
         by_ratio = np.fmin(order.gap[todo], middle * _ratio(own, usual, previous[todo]))
         queued_own = np.where(nobody, own_base, by_ratio)
         own[todo] = np.where(told, order.gap[todo], queued_own)
-    return Gaps(own, usual), usual * _ratio(own, usual, previous)
+    return Gaps(own, usual)

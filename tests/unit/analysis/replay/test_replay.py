@@ -253,7 +253,7 @@ def test_a_node_whose_gpus_are_all_slow_costs_what_one_of_them_would(uneven: flo
     assert found.cost_share == pytest.approx(_true_cost(job, fault), rel=0.1)
 
 
-@pytest.mark.parametrize("uneven", long_but([0.0], [0.0, 0.02, 0.05, 0.1]))
+@pytest.mark.parametrize("uneven", long_but([0.0], [0.0, 0.02]))
 @pytest.mark.parametrize("late_s", long_but([0.1], [0.1, 0.2]))
 def test_a_host_that_calls_late_once_a_step_does_not_compute_more_slowly(
     uneven: float, late_s: float
