@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nccl_inspector.analysis.history import slow_nodes
-from nccl_inspector.analysis.history.slow_nodes import NodeScore, ScoredJobs, Seats
+from nccl_inspector.analysis.history.node_score import NodeScore
+from nccl_inspector.analysis.history.slow_nodes import ScoredJobs, Seats
 from nccl_inspector.analysis.kinds import KindKey
 
 

@@ -21,7 +21,7 @@ from nccl_inspector.model.hostlist import expand
 from nccl_inspector.settings.config import read_config
 
 if TYPE_CHECKING:
-    from nccl_inspector.analysis.history.slow_nodes import NodeScore
+    from nccl_inspector.analysis.history.node_score import NodeScore
     from nccl_inspector.store.place import IndexPlace
 
 LIMIT_S = 2.0

@@ -4,7 +4,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from nccl_inspector.analysis.history.slow_nodes import NodeScore
+from nccl_inspector.analysis.history.node_score import NodeScore
 from nccl_inspector.model.hostlist import compress_within
 from nccl_inspector.model.wording import change, elapsed, number
 from nccl_inspector.store.suspects import OLD_S, Suspect, SuspectList

@@ -12,7 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from nccl_inspector.analysis.history.slow_nodes import NodeScore
+from nccl_inspector.analysis.history.node_score import NodeScore
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.system.atomic import replace_path
 from nccl_inspector.system.checked_json import Checks, dump

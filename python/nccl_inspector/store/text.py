@@ -12,7 +12,7 @@ from nccl_inspector.analysis.history.compare import (
     KindChange,
     Side,
 )
-from nccl_inspector.analysis.history.slow_nodes import NodeScore
+from nccl_inspector.analysis.history.node_score import NodeScore
 from nccl_inspector.model.bandwidth import size_label
 from nccl_inspector.model.hostlist import compress_within
 from nccl_inspector.model.table_columns import COLUMNS, Column, fit_columns, make_columns, row_text

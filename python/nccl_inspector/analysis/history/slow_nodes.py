@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nccl_inspector.analysis.chance import binomial_tail
+from nccl_inspector.analysis.history.node_score import NodeScore
 from nccl_inspector.analysis.kinds import KindKey
 from nccl_inspector.analysis.straggler.lateness import MAD_TO_SIGMA
 
@@ -74,24 +75,6 @@ class ScoredJobs:
     jobs: Sequence[ScoredJob]
     nodes: Sequence[str]
     seats: Seats
-
-
-@dataclass(frozen=True, slots=True)
-class NodeScore:
-    """A node's score over all jobs that were looked at."""
-
-    node: str
-    jobs: int  # that ran on it
-    compared: int  # of these, those that could be compared with others
-    named: int  # of these, those with a warning about the node
-    depth: float | None  # median bandwidth compared with others, as a fraction: -0.15
-    z: float | None
-    suspect: bool
-    reasons: tuple[str, ...]  # why: slow, named
-    worst: tuple[int, ...]  # ids of the jobs with its lowest scores
-    with_it: tuple[str, ...]  # nodes that cannot be told apart from it
-    users: int = 0  # users who ran these jobs
-    named_by: int = 0  # users whose jobs had a warning about the node
 
 
 def _middles(jobs: Sequence[ScoredJob]) -> dict[tuple[str, KindKey], float]:

@@ -218,6 +218,8 @@ def works_beside(
     third = np.where(before >= 0, before[there], -1)
     step = (records.begin - records.begin[there]).astype(float)
     mine = (before >= 0) & ~queued & (step > QUEUED_NS)
+    if not mine.any():
+        return mine
     alike = number_rows(spot, spot[there])
     count = int(alike.max()) + 1
     clear = np.flatnonzero(mine & ~queued[there])

@@ -24,7 +24,7 @@ from nccl_inspector.analysis.history.compare import (
     Difference,
     compare,
 )
-from nccl_inspector.analysis.history.slow_nodes import NodeScore
+from nccl_inspector.analysis.history.node_score import NodeScore
 from nccl_inspector.analysis.kinds import KindKey, KindRow
 from nccl_inspector.model.card import Card, Environment
 from nccl_inspector.model.table_columns import COLUMNS
