@@ -52,6 +52,9 @@ _HEALTHY = ("healthy-*", "still-*", "storage-*", "moe-hot", "stage-uneven")
 _NETWORK = ("nic-*", "network-*", "nvlink-*", "node-*", "one-way-*", "ring-*", "congestion-*")
 _LATE = ("gpu-*", "host-*", "set-*", "one-of-node")
 GROUPS = (
+    Group("gaps", ("_FIRST_MAX",), _LATE),
+    Group("batch_size", ("_ODD_TIMES", "NEARLY_ALL"), _LATE),
+    Group("blocking", ("_HELD_POSITIVE",), _LATE),
     Group("culprits", ("_LARGE_SET", "_UNIT_SUSPECTS", "LATE_NS_MIN"), (*_LATE, *_HEALTHY)),
     Group("outside_causes", ("_EXPLAINED_BY_STAGE",), ("set-stage", "gpu-pp*", *_HEALTHY)),
     Group("late_calls", ("_LATE_NS_MIN", "SHORT_SHARE"), (*_LATE, *_STOPS)),

@@ -5,12 +5,11 @@ import re
 from dataclasses import dataclass
 
 from nccl_inspector.errors import RefusedError
+from nccl_inspector.model.hostlist import is_host
 from nccl_inspector.system.printable import printable
 
 MANIFEST_BYTES_MAX = 1 << 20  # a list of ten thousand scattered node names takes about 100 KB
 FORMAT = "1"
-
-_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ def parse_manifest(data: bytes) -> Manifest:
         raise RefusedError("bad_manifest", f"no {missing[0]}")
     if words["format"] != FORMAT:
         raise RefusedError("bad_manifest", "another format")
-    if not _NODE.fullmatch(words["node"]):
+    if not is_host(words["node"]):
         raise RefusedError("bad_manifest", "node is not a node's name")
     fields = {name: _number(words, name) if name in _NUMBERS else words[name] for name in names}
     return Manifest(**fields)  # type: ignore[arg-type]  # _NUMBERS says which are numbers

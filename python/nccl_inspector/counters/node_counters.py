@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar
 
 from nccl_inspector.system.checked_json import ROWS_MAX, TIME_S_MAX, Checks
+from nccl_inspector.system.lazy import LazyItems, LazyWhole
 
 _COLUMNS_MAX = 256  # of a table; three times as many as any kind of device has
 _WORD_MAX = 1 << 80  # 64-bit counters, and room for sums of them
@@ -68,7 +69,7 @@ class DeviceCounters:
     facts: Mapping[str, tuple[Change, ...]]  # the first value and each change
 
 
-class DeviceTable(Sequence[DeviceCounters]):
+class DeviceTable(LazyItems[DeviceCounters]):
     """Devices of one kind that have the same counters, levels and facts, column by column.
 
     A large job has a hundred thousand devices, most of them links with nothing to tell, so a device
@@ -106,18 +107,10 @@ class DeviceTable(Sequence[DeviceCounters]):
         """Return the number of devices."""
         return len(self.names)
 
-    @overload
-    def __getitem__(self, place: int) -> DeviceCounters: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[DeviceCounters, ...]: ...
-    def __getitem__(self, place: int | slice) -> DeviceCounters | tuple[DeviceCounters, ...]:
-        """Return one device, or a tuple of devices."""
-        if isinstance(place, slice):
-            return tuple(self[at] for at in range(*place.indices(len(self))))
-        found = self._made.get(place)
+    def _item(self, at: int) -> DeviceCounters:
+        found = self._made.get(at)
         if found is None:
-            at = range(len(self))[place]
-            found = self._made[place] = DeviceCounters(
+            found = self._made[at] = DeviceCounters(
                 self.kind,
                 self.names[at],
                 {name: _count(_at(column, at)) for name, column in self.counts.items()},
@@ -148,8 +141,8 @@ def _count(value: Count | int) -> Count:
     return _count_of((value, (), ())) if isinstance(value, int) else value
 
 
-class Devices(Sequence[DeviceCounters]):
-    """The devices of tables; equals a tuple of them."""
+class Devices(LazyWhole[DeviceCounters]):
+    """The devices of tables."""
 
     __slots__ = ("tables",)
 
@@ -158,32 +151,11 @@ class Devices(Sequence[DeviceCounters]):
         self.tables = tables
 
     def __len__(self) -> int:
-        """Return the number of devices."""
+        """Return the number of devices; none is made."""
         return sum(map(len, self.tables))
 
-    def __iter__(self) -> Iterator[DeviceCounters]:
-        """Yield the devices."""
-        return chain.from_iterable(self.tables)
-
-    @overload
-    def __getitem__(self, place: int) -> DeviceCounters: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[DeviceCounters, ...]: ...
-    def __getitem__(self, place: int | slice) -> DeviceCounters | tuple[DeviceCounters, ...]:
-        """Return one device, or a tuple of devices."""
-        return tuple(self)[place]
-
-    def __eq__(self, other: object) -> bool:
-        """Tell whether the same devices are in it."""
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        """Return what equal ones have in common."""
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        """Return what a tuple of them would."""
-        return repr(tuple(self))
+    def _all(self) -> tuple[DeviceCounters, ...]:
+        return tuple(chain.from_iterable(self.tables))
 
 
 @dataclass(frozen=True, slots=True)

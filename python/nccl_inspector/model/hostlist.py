@@ -8,7 +8,7 @@ from nccl_inspector.errors import InspectorError
 
 NODES_MAX = 65536
 _TEXT_MAX = 1 << 20
-_NAME_MAX = 255  # as in agent/manifest.py; bounds the memory
+_NAME_MAX = 255  # bounds the memory
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _NUMBERED = re.compile(r"(.*[^0-9\n])?([0-9]+)([^0-9]*)")
 _DIGITS_MAX = 18  # of a node's number; digits before these belong to the name

@@ -25,8 +25,10 @@ _ID = re.compile(r"[0-9]{1,10}")
 
 
 def id_in(field: str) -> int | None:
-    """Return the uid or gid in a field of passwd or group, which an image may have from anywhere;
-    None: it is none."""
+    """Return the uid or gid in a field of passwd or group; None: it has no such number.
+
+    An image may have these files from anywhere.
+    """
     return int(field) if _ID.fullmatch(field) and int(field) <= UID_MAX else None
 
 

@@ -7,7 +7,6 @@ operation fit into memory all at once.
 
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TypeVar, overload
 
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import Key, Line
@@ -20,10 +19,10 @@ from nccl_inspector.summary.columns import (
     unpack_line,
 )
 from nccl_inspector.summary.streams import Stream, bytes_of
+from nccl_inspector.system.lazy import LazyItems, LazyWhole
 
 # A line's communicator, function and size class.
 Kind = tuple[int, int, int]
-_Item = TypeVar("_Item")
 
 
 def inflate(data: Stream, most: int) -> bytes:
@@ -42,51 +41,7 @@ def inflate(data: Stream, most: int) -> bytes:
     return found
 
 
-class Packed(Sequence[_Item]):
-    """What is unpacked when it is looked at, and equals a tuple of that."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        """Tell whether the same items are in it."""
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        """Return what equal ones have in common."""
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        """Return what a tuple of them would."""
-        return repr(tuple(self))
-
-
-class PackedWhole(Packed[_Item]):
-    """A table that is unpacked as a whole at each use."""
-
-    __slots__ = ()
-
-    def _all(self) -> tuple[_Item, ...]:
-        """Return the items, unpacked now."""
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[_Item]:
-        """Yield the items."""
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        """Return the number of items."""
-        return len(self._all())
-
-    @overload
-    def __getitem__(self, place: int) -> _Item: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[_Item, ...]: ...
-    def __getitem__(self, place: int | slice) -> _Item | tuple[_Item, ...]:
-        """Return one item, or a tuple of items."""
-        return self._all()[place]
-
-
-class PackedLines(Packed[Line]):
+class PackedLines(LazyItems[Line]):
     """The time lines of a process, each a zlib stream of `pack_line`'s bytes.
 
     An invalid line is noticed only when it is used: RefusedError.
@@ -102,19 +57,8 @@ class PackedLines(Packed[Line]):
         """Return the number of lines."""
         return len(self._streams)
 
-    @overload
-    def __getitem__(self, place: int) -> Line: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[Line, ...]: ...
-    def __getitem__(self, place: int | slice) -> Line | tuple[Line, ...]:
-        """Return one line, unpacked now, or a tuple of lines."""
-        if isinstance(place, slice):
-            return tuple(map(self._unpack, self._streams[place]))
-        return self._unpack(self._streams[place])
-
-    @staticmethod
-    def _unpack(stream: Stream) -> Line:
-        return unpack_line(inflate(stream, LINE_BYTES_MAX))
+    def _item(self, at: int) -> Line:
+        return unpack_line(inflate(self._streams[at], LINE_BYTES_MAX))
 
     def packed_of_kinds(
         self, kinds: Collection[Kind], ranks: Mapping[Kind, Collection[int]] | None = None
@@ -140,7 +84,7 @@ class PackedLines(Packed[Line]):
         return map(unpack_line, self.packed_of_kinds(kinds, ranks))
 
 
-class PackedKeys(PackedWhole[Key]):
+class PackedKeys(LazyWhole[Key]):
     """Kinds of operation, unpacked at each use; they were checked before."""
 
     __slots__ = ("_by_comm", "_packed")

@@ -42,9 +42,10 @@ from nccl_inspector.summary.columns import (
     unfold,
     unpack_columns,
 )
-from nccl_inspector.summary.packed_tables import PackedWhole, inflate
+from nccl_inspector.summary.packed_tables import inflate
 from nccl_inspector.summary.streams import Stream, bytes_of
 from nccl_inspector.system.checked_json import Checks, dump
+from nccl_inspector.system.lazy import LazyWhole
 
 if TYPE_CHECKING:
     from nccl_inspector.model.sample_columns import SampleColumns
@@ -320,7 +321,7 @@ def unpack_unions(raw: bytes) -> tuple[Union, ...]:
     )
 
 
-class PackedUnions(PackedWhole[Union]):
+class PackedUnions(LazyWhole[Union]):
     """The unions of a process, unpacked and checked at each use.
 
     Nothing unpacked is kept, because a large job has three million windows.

@@ -30,7 +30,7 @@ from nccl_inspector.model.wording import clock, duration, elapsed, number, said_
 DROPS_SHARE_MIN = 0.01  # of all operations
 _DOUBT_SHARE = 0.1  # of the told time; a smaller error changes nothing for the reader
 _WHOLE = "It did not end in order; its data are whole up to the last event."
-_NONE_IN_ORDER, _SOME_IN_ORDER = ", none in order", " did not end in order"
+_KILLED = "processes killed"  # the evidence of those that accuse nobody
 _DEATHS = (rules.HANG_DEAD.id, rules.STOPPED_FIRST.id)
 _BEAT_S = 1.0  # a box beats once a second (plugin/beat)
 # How long before the others (s) a process must have ended if it is not known what ended the job:
@@ -250,11 +250,11 @@ def _killed(named: Sequence[tuple[str, Process]], ends: Ends) -> Iterator[Findin
             rule=rules.KILLED.id,
             severity=INFO,
             confidence=MEDIUM,
-            title=f"all processes ended {_apart(killed)}{_NONE_IN_ORDER}",
+            title=f"all processes ended {_apart(killed)}, none in order",
             detail="As when a job is cancelled, reaches its time limit or is given up. Data are "
             "whole up to the last event.",
             entities=(Entity("job", ""),),
-            evidence=(Evidence("boxes", "processes killed", len(killed), "processes"),),
+            evidence=(Evidence("boxes", _KILLED, len(killed), "processes"),),
         )
     else:
         state = ends.ending.state.lower().replace("_", " ")
@@ -263,14 +263,12 @@ def _killed(named: Sequence[tuple[str, Process]], ends: Ends) -> Iterator[Findin
             rule=rules.KILLED.id,
             severity=INFO if ends.ending.was_from_outside or ends.waiting else WARNING,
             confidence=MEDIUM,
-            title=f"{number(len(killed), 'process')} of {len(named):,}{_SOME_IN_ORDER}",
+            title=f"{number(len(killed), 'process')} of {len(named):,} did not end in order",
             detail="Killed, or left without finalizing NCCL; the last sign of life of the first "
             f"was {max(one.silent_ns for one in killed) / 1e9:.0f} s before that of the last "
             f"process{why}. Data are whole up to the last event.",
             entities=_entities("rank", [one.name for one in killed]),
-            evidence=(
-                Evidence("boxes", "processes killed", len(killed), "processes", count=len(named)),
-            ),
+            evidence=(Evidence("boxes", _KILLED, len(killed), "processes", count=len(named)),),
         )
 
 
@@ -387,7 +385,7 @@ def tell_ends_once(
 
 def _is_told(end: Finding, death: Finding) -> bool:
     """Tell whether a finding about ends accuses nobody, or only those whose death is told."""
-    return end.title.endswith((_NONE_IN_ORDER, _SOME_IN_ORDER)) or (
+    return any(one.metric == _KILLED for one in end.evidence) or (
         end.severity == rules.KILLED.severity and {*end.entities} <= {*death.entities}
     )
 

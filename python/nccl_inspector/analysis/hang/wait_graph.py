@@ -10,7 +10,7 @@ from nccl_inspector.analysis.claims import Run
 from nccl_inspector.analysis.hang.arrival import Arrival, Meeting, OpPlace, Seat
 from nccl_inspector.analysis.hang.ending import BEATS_APART_S
 from nccl_inspector.analysis.hang.stuck_peer import CREDIT, GPU, find_stuck_peer
-from nccl_inspector.analysis.hang.suspect_age import GIVEN_UP_S, SUSPECT_S, is_unusual
+from nccl_inspector.analysis.hang.suspect_age import GIVEN_UP_S, is_unusual
 from nccl_inspector.analysis.hang.wait_for import End, find_ends, successors
 from nccl_inspector.model.card import NETWORK, TRANSPORT
 from nccl_inspector.model.process import FUNCS, Operation, Process
@@ -152,27 +152,24 @@ def _waited_in(seat: Seat, least_s: float, silence_ns: float) -> Iterator[Operat
     """
     if _waits_long(seat.process):  # it may have given up long before the last of the job
         least_s = min(least_s, GIVEN_UP_S)
-    begun = [
-        one
-        for one in seat.operations
-        if one.started
-        if one.age_ns + silence_ns * (silence_ns <= one.age_ns + ROUND_NS) >= least_s * 1e9
-    ]
+
+    def age_ns(one: Operation) -> float:
+        lived = silence_ns <= one.age_ns + ROUND_NS
+        return one.age_ns + (silence_ns if lived else 0.0)
+
+    begun = [one for one in seat.operations if one.started and age_ns(one) >= least_s * 1e9]
     yield from (one for one in begun if one.peer >= 0)
     yield from [one for one in begun if one.peer < 0][:1]
 
 
-def find_waits(
-    meeting: Meeting, least_s: float = FOLLOWED * SUSPECT_S, silences_ns: Sequence[float] = ()
-) -> Iterator[Wait]:
+def find_waits(meeting: Meeting, least_s: float, silences_ns: Sequence[float]) -> Iterator[Wait]:
     """Yield the operations that ranks of a communicator have been in for `least_s` or longer.
 
-    `silences_ns`: of each process, as in `Signs`; empty: all live.
+    `silences_ns`: of each process, as in `Signs`.
     """
     places: dict[OpPlace, list[tuple[Seat, Operation]]] = defaultdict(list)
     for seat in meeting.seats.values():
-        silence_ns = silences_ns[seat.who] if silences_ns else 0.0
-        for operation in _waited_in(seat, least_s, silence_ns):
+        for operation in _waited_in(seat, least_s, silences_ns[seat.who]):
             places[meeting.place_of(seat, operation)].append((seat, operation))
     for place, seats in places.items():
         yield Wait(meeting, place, tuple(seats))

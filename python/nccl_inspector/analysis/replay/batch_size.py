@@ -48,13 +48,12 @@ def _first_gaps(order: Order, first: Ints) -> Floats:
     return np.where(order.queued[first] | short, np.nan, order.gap[first])
 
 
-def batch_sizes(records: Records, order: Order) -> Floats:
+def batch_sizes(records: Records, order: Order, first: Ints) -> Floats:
     """Return for each row the logarithm of its batch's size; 0 is what its process usually has.
 
-    By the first gap since the same cause. 0 also where that is not known, and where it is further
-    away than batches are: then something else made the rank late.
+    By the first gap since the same cause (`first`, of first_of_run). 0 also where that is not
+    known, and where it is further away than batches are: then something else made the rank late.
     """
-    first = first_of_run(records, order)
     base = _first_gaps(order, first)
     known = np.flatnonzero(~np.isnan(base) & (order.cause >= 0))
     found = np.zeros(len(records))
@@ -91,15 +90,17 @@ def _spread(cell: Ints, values: Floats, count: int) -> Floats:
     return medians(cell, np.abs(values - medians(cell, values, count)[cell]), count)
 
 
-def ready_by_batch(records: Records, order: Order, usual: Floats) -> tuple[Floats, Floats]:
+def ready_by_batch(
+    records: Records, order: Order, usual: Floats, first: Ints
+) -> tuple[Floats, Floats]:
     """Return what each rank itself took to be ready, and what would have been usual, both in ns.
 
-    `usual`: for each row, what others took at the same time. NaN if this method does not tell it:
-    the spread of what ranks take at a place must come mostly from their batches.
+    `usual`: for each row, what others took at the same time. `first`: of first_of_run. NaN if this
+    method does not tell it: the spread of what ranks take at a place must come mostly from their
+    batches.
     """
     own = np.full(len(records), np.nan)
     others = own.copy()
-    first = first_of_run(records, order)
     base = _first_gaps(order, first)
     known = (first != np.arange(len(first))) & (order.cause >= 0) & ~np.isnan(base)
     seen = np.flatnonzero(known & ~order.queued & (order.gap > 0))

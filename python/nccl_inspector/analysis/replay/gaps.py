@@ -74,7 +74,8 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     # If all were queued there, nothing else tells what the step from one begin to the next takes.
     nobody = order.beside & (clear == 0) & np.isnan(usual_there)
     usual_there = np.where(nobody, _usual_steps(order, known), usual_there)
-    own_ready, usual_ready = ready_by_batch(records, order, usual)
+    first = first_of_run(records, order)
+    own_ready, usual_ready = ready_by_batch(records, order, usual, first)
     by_batch = murky & ~np.isnan(own_ready) & ~np.isnan(usual_ready)
     by_batch &= _mostly(np.where(order.cause >= 0, order.spot[order.cause], -1), murky, by_batch)
     usual_there = np.where(by_batch, usual_ready, usual_there)
@@ -84,10 +85,9 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     own = np.where(by_batch & order.queued, own_ready, order.gap)
     queued = order.queued & ~np.isnan(usual) & ~by_batch
     later = called_later(records, order, usual)
-    found = _carry_on(records, order, place, Gaps(own, usual), murky, queued & ~murky, later)
+    found = _carry_on(records, order, place, Gaps(own, usual), murky, queued & ~murky, later, first)
     # What batches make of a gap is in it already. What the first gap since the same cause says of
     # the following ones is, too, where it says something.
-    first = first_of_run(records, order)
     says = ~order.queued[first] & (found.usual[first] <= _FIRST_MAX * found.usual)
     guess = found.usual * _ratio(found.own, found.usual, first)
     guess = np.where(says, np.where(by_batch, own_ready, guess), np.nan)
@@ -96,11 +96,12 @@ def find_gaps(records: Records, order: Order) -> Gaps:
     # From step to step: who is always late is so in its first gap, too.
     cell, groups = number_rows(spot[seen], records.member[seen]), int(spot.max()) + 1
     told = follow_batches(cell, spot[seen], more, guessed, groups, NEARLY_ALL)[spot]
-    by_first, by_place = (
-        own_with_chance(records, order, found.own, expected, spot)
-        for expected in (guess, found.usual)
-    )
-    return Gaps(np.where(told & ~np.isnan(guess), by_first, by_place), found.usual)
+    told &= ~np.isnan(guess)
+    own = own_with_chance(records, order, found.own, found.usual, spot)
+    if told.any():
+        by_first = own_with_chance(records, order, found.own, guess, spot)
+        own = np.where(told, by_first, own)
+    return Gaps(own, found.usual)
 
 
 def _mostly(groups: Ints, of: Mask, good: Mask) -> Mask:
@@ -176,7 +177,7 @@ def _ratio(own: Floats, usual: Floats, at: Ints) -> Floats:
     return np.where(fine, np.clip(found, 0.5, 2.0), 1.0)
 
 
-def _pace_seen(records: Records, order: Order, previous: Ints, step: Floats) -> Floats:
+def _pace_seen(records: Records, order: Order, previous: Ints, step: Floats, first: Ints) -> Floats:
     """Return each process's steps between operations, relative to those of others at any time.
 
     A process that always waits behind a late one shows its own pace only if it was late itself for
@@ -194,7 +195,7 @@ def _pace_seen(records: Records, order: Order, previous: Ints, step: Floats) -> 
     cell, is_clear = number_rows(pair, records.member[there]), clear[there]
     cells, pairs = int(cell.max()) + 1, int(pair.max()) + 1
     # Who is rarely seen there is seen when its batch is large.
-    times, sizes = np.log(step[rows]), batch_sizes(records, order)[rows]
+    times, sizes = np.log(step[rows]), batch_sizes(records, order, first)[rows]
     by_batch = follow_batches(cell[is_clear], pair[is_clear], times, sizes, pairs)
     times -= np.where(by_batch[pair[is_clear]], sizes, 0.0)
     middle = medians(cell[is_clear], np.exp(times), cells)
@@ -220,13 +221,14 @@ def _pace_seen(records: Records, order: Order, previous: Ints, step: Floats) -> 
 
 def _carry_on(
     records: Records, order: Order, place: Ints, gaps: Gaps, murky: Mask, queued: Mask,
-    later: Floats,
+    later: Floats, first: Ints,
 ) -> Gaps:  # fmt: skip
     """Continue gaps from the last place where they are known, operation by operation.
 
     `murky`: the usual gap there is not known. `queued`: it is known, but not what the rank itself
     took. `place`: rows with the same place are compared. `later`: by how much a rank calls later
-    than its peers; what a host comes late by once does not come again at each place.
+    than its peers; what a host comes late by once does not come again at each place. `first`: of
+    first_of_run.
     """
     usual, own = gaps.usual, gaps.own
     # The row before it, of the same process and with the same cause.
@@ -236,13 +238,13 @@ def _carry_on(
     same = (run[by_run][1:] == run[by_run][:-1]) & (order.cause[by_run][1:] >= 0)
     previous[by_run[1:][same]] = by_run[:-1][same]
     has = previous >= 0
-    step = np.where(has, order.gap - order.gap[np.maximum(previous, 0)], order.gap)
-    usual_step = np.where(has, usual - usual[np.maximum(previous, 0)], usual)
     before = np.maximum(previous, 0)
+    step = np.where(has, order.gap - order.gap[before], order.gap)
+    usual_step = np.where(has, usual - usual[before], usual)
     host_ns = np.maximum(np.nan_to_num(np.where(has, later - later[before], later)), 0.0)
     # A rank's pace: its own steps / the usual ones, where both are known.
     clear = ~murky & ~order.queued & ~np.isnan(step) & (usual_step > QUEUED_NS)
-    clear &= ~(has & order.queued[np.maximum(previous, 0)])
+    clear &= ~(has & order.queued[before])
     with np.errstate(invalid="ignore", divide="ignore"):
         late = np.where(clear, np.maximum(step - usual_step, 0.0), 0.0)
         by_host = np.minimum(host_ns, late)
@@ -253,7 +255,7 @@ def _carry_on(
         ratio = np.where(clear, (step - by_host) / usual_step, np.nan)
     fine = ~np.isnan(ratio)
     pace = medians(records.member[fine], ratio[fine], records.members)
-    seen = _pace_seen(records, order, previous, step)
+    seen = _pace_seen(records, order, previous, step, first)
     pace = np.where(np.isnan(seen), pace, seen)
     pace = np.clip(np.nan_to_num(pace, nan=1.0), 0.25, 4.0)
     depth = np.zeros(len(records), np.int64)
@@ -274,12 +276,11 @@ def _carry_on(
         todo = rows[murky[rows]]
         if not len(todo):
             continue
-        before = np.maximum(previous[todo], 0)
-        base = np.where(has[todo], usual[before], 0.0)
+        base = np.where(has[todo], usual[before[todo]], 0.0)
         # Rows that were not queued tell how long the step takes; all use their median.
         told = ~order.queued[todo]
         # Counted from when it was ready there, not from when its stream was free.
-        own_base = np.where(has[todo], own[before], 0.0)
+        own_base = np.where(has[todo], own[before[todo]], 0.0)
         took = np.maximum(order.gap[todo] - own_base - host_ns[todo], 0.0)
         ready = base + took / pace[records.member[todo]]
         here = number_rows(place[todo])

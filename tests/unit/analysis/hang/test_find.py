@@ -170,6 +170,20 @@ def test_a_job_that_failed_within_seconds_says_who_stopped_first(age_s: int) -> 
         assert hangs_of(processes, other) == ()
 
 
+def test_a_rank_that_waits_for_one_that_crashed_is_no_culprit_for_being_killed_before_others() -> (
+    None
+):
+    programs = parallel_programs(CUBE)
+    processes = aged(stood(programs, {3: in_last_step(programs[3], "tp", "AllReduce")}), 5)
+    processes[3] = replace(processes[3], facts=replace(processes[3].facts, beat_ns=NOW_NS - 5 * S))
+    first = processes[2]  # it waits for rank 3, and the others for it
+    young = tuple(replace(one, age_ns=19 * S // 10) for one in first.operations)
+    facts = replace(first.facts, beat_ns=NOW_NS - 31 * S // 10)
+    processes[2] = replace(first, facts=facts, operations=young)
+    hangs = hangs_of(processes, Ending("FAILED", exit_code=1))
+    assert {hang.roots for hang in hangs} == {("rank 3",)}
+
+
 def test_a_rank_that_lived_while_the_others_gave_up_hung_and_did_not_crash() -> None:
     programs = parallel_programs(CUBE)
     processes = aged(stood(programs, {3: in_last_step(programs[3], "tp", "AllReduce")}), 8)
