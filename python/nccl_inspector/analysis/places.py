@@ -5,10 +5,11 @@ Findings name their entities only by kind and name (model.card.Entity). `Places.
 so that every finding tells node, GPU, UUID, PCI address and process id in the same way.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from nccl_inspector.counters.node_counters import DeviceCounters, NodeCounters
+from nccl_inspector.counters.node_counters import NodeCounters
 from nccl_inspector.counters.pci import pci_address
 from nccl_inspector.model.card import Entity, Finding
 from nccl_inspector.model.process import COMM_FOLDED, Gpu, Process
@@ -26,9 +27,51 @@ def gpu_of(process: Process) -> Gpu | None:
     return process.gpus[0] if len(process.gpus) == 1 else None
 
 
-def _fact(device: DeviceCounters, name: str) -> str:
-    changes = device.facts.get(name, ())
-    return changes[-1].text if changes else ""
+@dataclass(frozen=True, slots=True)
+class _Devices:
+    """The GPUs of a node by label, and its ports by name."""
+
+    gpus: Mapping[str, Entity]
+    ports: Mapping[str, Entity]
+
+    @classmethod
+    def of(
+        cls, node: str, counters: NodeCounters | None, processes: Iterable[Process]
+    ) -> "_Devices":
+        """Return what the counters and the boxes of a node tell.
+
+        The agent's data, which are from the driver, have priority over a box's.
+        """
+        counters = counters or NodeCounters()
+        facts = {
+            name: {device: changes[-1].text for device, changes in counters.facts_of("gpu", name)}
+            for name in ("uuid", "pci")
+        }
+        known = [
+            (label, facts["uuid"].get(label, ""), facts["pci"].get(label, ""))
+            for table in counters.tables_of("gpu")
+            for label in table.names
+        ]
+        known += [
+            (gpu.label, gpu.uuid, pci_address(gpu.pci_bus_id))
+            for process in processes
+            for gpu in process.gpus
+        ]
+        gpus: dict[str, Entity] = {}
+        for label, uuid, pci in known:
+            if label != _UNKNOWN_GPU:
+                before = gpus.get(label) or Entity("gpu", f"{node} {label}", node=node, gpu=label)
+                gpus[label] = replace(
+                    before,
+                    gpu_uuid=before.gpu_uuid or uuid,
+                    pci_bus_id=before.pci_bus_id or pci,
+                )
+        ports = {
+            port: Entity("port", f"{node} {port}", node=node, port=port)
+            for table in counters.tables_of("port")
+            for port in table.names
+        }
+        return cls(gpus, ports)
 
 
 class Places:
@@ -41,39 +84,32 @@ class Places:
         counters: Mapping[str, NodeCounters | None],
     ) -> None:
         """Take the processes with their nodes, their names, and the counters of each node."""
-        self._gpus: dict[tuple[str, str], Entity] = {}
-        self._ports: dict[tuple[str, str], Entity] = {}
-        self._ranks: dict[str, Entity] = {}
-        for node, found in counters.items():
-            for one in found.of_kind("gpu") if found else ():
-                self._add_gpu(node, one.name, _fact(one, "uuid"), _fact(one, "pci"))
-            for port in found.of_kind("port") if found else ():
-                name = f"{node} {port.name}"
-                self._ports[node, port.name] = Entity("port", name, node=node, port=port.name)
-        for (node, process), name in zip(processes, names, strict=True):
-            for gpu in process.gpus:
-                self._add_gpu(node, gpu.label, gpu.uuid, pci_address(gpu.pci_bus_id))
-            self._ranks[name] = self._rank(node, process, name)
+        self._processes, self._counters = processes, counters
+        self._at = {name: at for at, name in enumerate(names)}
+        self._on_node: dict[str, list[str]] = defaultdict(list)
+        for (node, _), name in zip(processes, names, strict=True):
+            self._on_node[node].append(name)
+        # Made when they are asked for: a large job has ten thousands, and few are told.
+        self._devices_of: dict[str, _Devices] = {}
 
-    def _add_gpu(self, node: str, label: str, uuid: str, pci: str) -> None:
-        """Keep a GPU; the agent's data from the driver have priority over a box's."""
-        if label == _UNKNOWN_GPU:
-            return
-        known = self._gpus.get((node, label))
-        self._gpus[node, label] = Entity(
-            "gpu", f"{node} {label}", node=node, gpu=label,
-            gpu_uuid=(known.gpu_uuid if known else "") or uuid,
-            pci_bus_id=(known.pci_bus_id if known else "") or pci,
-        )  # fmt: skip
+    def _devices(self, node: str) -> "_Devices":
+        """Return the GPUs and ports of a node by name."""
+        found = self._devices_of.get(node)
+        if found is None:
+            processes = [self._processes[self._at[name]][1] for name in self._on_node.get(node, ())]
+            found = _Devices.of(node, self._counters.get(node), processes)
+            self._devices_of[node] = found
+        return found
 
-    def _rank(self, node: str, process: Process, name: str) -> Entity:
+    def _rank(self, name: str) -> Entity:
+        node, process = self._processes[self._at[name]]
         gpu = gpu_of(process)
         entity = Entity(
             "rank", name, node=node, pid=process.facts.pid or None, procid=process.facts.procid
         )
         if gpu is None:
             return entity
-        known = self._gpus.get((node, gpu.label))
+        known = self._devices(node).gpus.get(gpu.label)
         return replace(
             entity,
             gpu="" if gpu.label == _UNKNOWN_GPU else gpu.label,
@@ -83,15 +119,16 @@ class Places:
 
     def rank(self, name: str) -> Entity:
         """Return the entity of a process by its name in the report (analysis/process_names.py)."""
-        return self._ranks.get(name) or Entity("rank", name)
+        return self._rank(name) if name in self._at else Entity("rank", name)
 
     def gpu(self, node: str, label: str) -> Entity:
         """Return the entity of a GPU of a node by its label, such as `GPU7`."""
-        return self._gpus.get((node, label)) or Entity("gpu", f"{node} {label}", node=node)
+        known = self._devices(node).gpus.get(label)
+        return known or Entity("gpu", f"{node} {label}", node=node)
 
     def on_node(self, node: str) -> tuple[Entity, ...]:
         """Return the entities of the processes on a node."""
-        return tuple(one for one in self._ranks.values() if one.node == node)
+        return tuple(map(self._rank, self._on_node.get(node, ())))
 
     def find(self, entity: Entity) -> Entity:
         """Return the entity with everything known about its place; fields that are set stay."""
@@ -117,10 +154,11 @@ class Places:
 
     def _device(self, kind: str, node: str, device: str) -> Entity:
         """Return a GPU or port; for an NVLink (`GPU0 NVLink 17`) its GPU."""
+        devices = self._devices(node)
         if kind == "port":
-            known = self._ports.get((node, device))
+            known = devices.ports.get(device)
         else:
-            known = self._gpus.get((node, device.partition(" ")[0]))
+            known = devices.gpus.get(device.partition(" ")[0])
         return known or Entity(kind, f"{node} {device}".rstrip())
 
     def locate(self, findings: Iterable[Finding]) -> list[Finding]:

@@ -119,6 +119,21 @@ class DeviceTable(LazyItems[DeviceCounters]):
             )
         return found
 
+    def count_at(self, name: str, at: int) -> Count | None:
+        """Return a counter of one device, which is not made for that; None: it has none."""
+        column = self.counts.get(name)
+        return _count(_at(column, at)) if column else None
+
+    def level_at(self, name: str, at: int) -> Level | None:
+        """Return a level of one device, which is not made for that; None: it has none."""
+        column = self.levels.get(name)
+        return _at(column, at) if column else None
+
+    def fact_at(self, name: str, at: int) -> tuple[Change, ...]:
+        """Return a fact of one device, which is not made for that; empty: it has none."""
+        column = self.facts.get(name)
+        return _at(column, at) if column else ()
+
     def risen(self, name: str) -> Iterator[tuple[int, Count]]:
         """Yield place and count of each device whose counter rose, or has flags."""
         column = self.counts[name]
@@ -200,9 +215,27 @@ class NodeCounters:
             return self.devices.tables
         return tuple(map(DeviceTable.of, self.devices))
 
+    def tables_of(self, kind: str) -> Iterator[DeviceTable]:
+        """Yield the tables of a kind of device."""
+        return (table for table in self.tables if table.kind == kind)
+
+    def counts_of(self, kind: str, name: str) -> Iterator[tuple[str, Count]]:
+        """Yield each device of a kind that has this counter, by name; no device is made."""
+        for table in self.tables_of(kind):
+            for at, device in enumerate(table.names):
+                if (count := table.count_at(name, at)) is not None:
+                    yield device, count
+
+    def facts_of(self, kind: str, name: str) -> Iterator[tuple[str, tuple[Change, ...]]]:
+        """Yield each device of a kind that has this fact, by name; no device is made."""
+        for table in self.tables_of(kind):
+            for at, device in enumerate(table.names):
+                if changes := table.fact_at(name, at):
+                    yield device, changes
+
     def of_kind(self, kind: str) -> Iterator[DeviceCounters]:
         """Yield the devices of a kind; no others are made."""
-        return chain.from_iterable(one for one in self.tables if one.kind == kind)
+        return chain.from_iterable(self.tables_of(kind))
 
 
 def _count_json(count: Count) -> Any:

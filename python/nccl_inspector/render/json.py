@@ -91,7 +91,18 @@ def _without_none(kind: Any) -> Any:
 # Writing.
 
 
+@cache
+def _written(kind: type) -> tuple[tuple[str, bool, str | None], ...]:
+    """Return each field of a class: its name, whether it is a float, the name of it as a date."""
+    return tuple(
+        (field.name, field.type in _FLOATS, _TIMES.get(field.name))
+        for field in dataclasses.fields(kind)
+    )
+
+
 def _value(value: Any) -> Any:
+    if type(value) in _PLAIN_KINDS and type(value) is not int:  # most of a large card
+        return value
     if dataclasses.is_dataclass(value):
         return _members(value)
     if isinstance(value, tuple):
@@ -108,13 +119,14 @@ def _value(value: Any) -> Any:
 
 def _members(one: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for field in dataclasses.fields(one):
-        value = getattr(one, field.name)
-        if type(value) is int and abs(value) > _EXACT_MAX and field.type in _FLOATS:
+    kind: type = type(one)
+    for name, is_float, date in _written(kind):
+        value = getattr(one, name)
+        if is_float and type(value) is int and abs(value) > _EXACT_MAX:
             value = float(value)  # the value that reading it back gives
-        found[field.name] = _value(value)
-        if field.name in _TIMES:
-            found[_TIMES[field.name]] = iso(value)
+        found[name] = _value(value)
+        if date is not None:
+            found[date] = iso(value)
     return found
 
 

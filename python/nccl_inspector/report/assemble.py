@@ -162,14 +162,9 @@ class _NodeHardware:
 def _nodes(summaries: Sequence[NodeSummary], models: tuple[str, ...]) -> _NodeHardware:
     ports = []
     for summary in summaries:
-        devices = summary.counters.of_kind("port") if summary.counters else ()
-        rates = [
-            gbps
-            for one in devices
-            if (rate := one.facts.get("rate"))
-            if (gbps := port_gbps(rate[-1].text))
-        ]
-        ports.append(tuple(sorted(rates)))
+        found = summary.counters.facts_of("port", "rate") if summary.counters else ()
+        rates = (port_gbps(changes[-1].text) for _, changes in found)
+        ports.append(tuple(sorted(filter(None, rates))))
     gpus = max(
         (sum(len(process.gpus) for process in summary.processes) for summary in summaries),
         default=0,

@@ -61,11 +61,12 @@ def describe_job(report: Report, summaries: Sequence[NodeSummary]) -> Job:
 def _ports(summaries: Iterable[NodeSummary]) -> tuple[str, ...]:
     kinds: Counter[str] = Counter()
     for summary in summaries:
-        for device in summary.counters.of_kind("port") if summary.counters else ():
-            rate = device.facts.get("rate")
-            if rate:
-                layer = device.facts.get("link_layer")
-                kinds[f"{rate[0].text}{f' {layer[0].text}' if layer else ''}"] += 1
+        if summary.counters is None:
+            continue
+        layers = dict(summary.counters.facts_of("port", "link_layer"))
+        for port, rate in summary.counters.facts_of("port", "rate"):
+            layer = f" {layers[port][0].text}" if port in layers else ""
+            kinds[f"{rate[0].text}{layer}"] += 1
     return tuple(f"{count} x {words}" for words, count in kinds.most_common())
 
 
@@ -76,8 +77,7 @@ def describe_environment(summaries: Sequence[NodeSummary]) -> Environment:
     models = {
         changes[0].text
         for summary in summaries
-        for device in (summary.counters.of_kind("gpu") if summary.counters else ())
-        if (changes := device.facts.get("model"))
+        for _, changes in (summary.counters.facts_of("gpu", "model") if summary.counters else ())
     }
     gpus = {
         (summary.head.node, gpu.uuid or gpu.label)

@@ -31,11 +31,11 @@ def only_adapter(counters: NodeCounters | None) -> str:
     NCCL uses every adapter with an active port that its settings allow, and does not tell which of
     several carries a connection. So it is certain only if a single adapter was ever active.
     """
-    ports = counters.of_kind("port") if counters and not counters.absent else ()
+    states = counters.facts_of("port", "state") if counters and not counters.absent else ()
     active = {
-        one.name.partition("/")[0]
-        for one in ports
-        if any(change.text == _ACTIVE for change in one.facts.get("state", ()))
+        port.partition("/")[0]
+        for port, changes in states
+        if any(change.text == _ACTIVE for change in changes)
     }
     return active.pop() if len(active) == 1 else ""
 
@@ -80,9 +80,8 @@ def _peers(
 
 
 def _sent_by_ports(counters: NodeCounters | None) -> int:
-    ports = counters.of_kind("port") if counters and not counters.absent else ()
-    counts = (one.counts.get(_SENT) for one in ports)
-    return sum(count.total for count in counts if count) * _WORD_BYTES
+    sent = counters.counts_of("port", _SENT) if counters and not counters.absent else ()
+    return sum(count.total for _, count in sent) * _WORD_BYTES
 
 
 def _has_all(process: Process) -> bool:

@@ -73,18 +73,29 @@ class _DeviceRise:
     """A counter of one device; `weighed` is its rise per GB moved (ports) or per second."""
 
     node: str
-    device: DeviceCounters
+    table: DeviceTable  # in which the device is
+    place: int
     name: str
     count: Count
     elapsed_s: int
     weighed: float
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """The kind of device and the counter's name."""
+        return self.table.kind, self.name
 
-def _moved(device: DeviceCounters, what: str) -> int:
-    """Return the bytes or packets that a port sent and received."""
+    @property
+    def device(self) -> DeviceCounters:
+        """The device; nearly none of a large job's is needed."""
+        return self.table[self.place]
+
+
+def _moved(table: DeviceTable, place: int, what: str) -> int:
+    """Return the bytes or packets that a port sent and received; 0 for other devices."""
     found = 0
     for way in ("xmit", "rcv"):
-        count = device.counts.get(f"port_{way}_{what}")
+        count = table.count_at(f"port_{way}_{what}", place)
         if count:
             found += load_counters()["port", f"port_{way}_{what}"].said(count.total)
     return found
@@ -104,10 +115,11 @@ def _rises(counters: Mapping[str, NodeCounters]) -> Iterator[_DeviceRise]:
                         risen[place].append((name, count))
             elapsed_s = elapsed_of(one.spans, table.kind)
             for place in sorted(risen):
-                device = table[place]
-                weight = _moved(device, "data") / _GB or max(elapsed_s, 1)
+                weight = _moved(table, place, "data") / _GB or max(elapsed_s, 1)
                 for name, count in risen[place]:
-                    yield _DeviceRise(node, device, name, count, elapsed_s, count.total / weight)
+                    yield _DeviceRise(
+                        node, table, place, name, count, elapsed_s, count.total / weight
+                    )
 
 
 def _devices_with(counters: Iterable[NodeCounters]) -> Tally[tuple[str, str]]:
@@ -140,11 +152,11 @@ def _is_share(rise: _DeviceRise, share: float) -> bool:
 
     If the packets were not counted, the share is not known and the answer is False.
     """
-    counter = load_counters()[rise.device.kind, rise.name]
+    counter = load_counters()[rise.key]
     if counter.said_unit == "ns":
         whole = rise.elapsed_s * 1e9
     else:
-        whole = _moved(rise.device, "packets")
+        whole = _moved(rise.table, rise.place, "packets")
     return whole > 0 and counter.said(rise.count.total) > share * whole
 
 
@@ -176,13 +188,13 @@ class _JudgedRise:
     def others_median(self) -> float:
         """The median of the other devices; 0 if there are none."""
         rise = self.rise
-        known = load_counters()[rise.device.kind, rise.name]
+        known = load_counters()[rise.key]
         return self.totals.median(float(known.said(rise.count.total)))
 
     def counter(self) -> Counter:
         """Return the counter for the card."""
         rise = self.rise
-        known = load_counters()[rise.device.kind, rise.name]
+        known = load_counters()[rise.key]
         delta = known.said(rise.count.total)
         words = count_words(known, rise.count, rise.elapsed_s)
         return Counter(
@@ -203,7 +215,7 @@ def _judge(counters: Mapping[str, NodeCounters]) -> Iterator[_JudgedRise]:
     """Yield the counters that rose, with their severity compared with the other devices."""
     like: dict[tuple[str, str], list[_DeviceRise]] = defaultdict(list)
     for rise in _rises(counters):
-        like[rise.device.kind, rise.name].append(rise)
+        like[rise.key].append(rise)
     for key, devices in _devices_with(counters.values()).items():
         group = like.get(key)
         if group is None:
@@ -304,7 +316,7 @@ def _severity_of(device: DeviceCounters, state: State) -> Severity:
 def _rows(told: Iterable[_JudgedRise]) -> Iterator[Counter]:
     """Yield the card's counters that rose and that are bad, or worth a line in any case."""
     for one in told:
-        if one.severity != INFO or load_counters()[one.rise.device.kind, one.rise.name].told:
+        if one.severity != INFO or load_counters()[one.rise.key].told:
             yield one.counter()
 
 
@@ -329,8 +341,9 @@ def find_hardware(summaries: Sequence[NodeSummary]) -> Hardware:
     judged = list(_judge(counters))
     by_device: dict[tuple[str, str], dict[str, list[_JudgedRise]]] = defaultdict(dict)
     for told in judged:
-        device = told.rise.device
-        by_device[told.rise.node, device.kind].setdefault(device.name, []).append(told)
+        rise = told.rise
+        name = rise.table.names[rise.place]
+        by_device[rise.node, rise.table.kind].setdefault(name, []).append(told)
     findings: list[Finding] = []
     rows = list(_rows(judged))
     for node, one in counters.items():

@@ -46,10 +46,9 @@ def _share(node: NodeCounters, kind: str, name: str) -> dict[str, float]:
     elapsed_s = elapsed_of(node.spans, kind)
     known = load_counters()[kind, name]
     return {
-        device.name: share
-        for device in node.of_kind(kind)
-        if name in device.counts
-        and (share := share_of_time(known, device.counts[name].total, elapsed_s)) is not None
+        device: share
+        for device, count in node.counts_of(kind, name)
+        if (share := share_of_time(known, count.total, elapsed_s)) is not None
     }
 
 

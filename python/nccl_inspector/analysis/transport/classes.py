@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nccl_inspector.analysis.join import JoinedComm
-from nccl_inspector.counters.node_counters import DeviceCounters, NodeCounters
+from nccl_inspector.counters.node_counters import DeviceTable, NodeCounters
 from nccl_inspector.model.transport import HOST, MIXED, NET, NVLINK, UNKNOWN
 
 # Boards on which every GPU reaches every other by NVLink, and GPUs that have no NVLink.
@@ -41,19 +41,20 @@ class Classed:
     why: str
 
 
-def _gpu(device: DeviceCounters) -> GpuSeen:
-    changes = device.facts.get("model", ())
-    level = device.levels.get("nvlinks_active")
+def _gpu(table: DeviceTable, at: int) -> GpuSeen:
+    changes = table.fact_at("model", at)
+    level = table.level_at("nvlinks_active", at)
     # The highest count: links that went down while the job ran were there before.
     nvlinks = level.high if level else None
-    if nvlinks is None and (level := device.levels.get("nvlinks")):
+    if nvlinks is None and (level := table.level_at("nvlinks", at)):
         nvlinks = 0 if level.high == 0 else None
     return GpuSeen(changes[0].text if changes else "", nvlinks)
 
 
 def gpus_of(counters: NodeCounters | None) -> dict[str, GpuSeen]:
     """Return a node's GPUs by name, which is the value of the plugin's label `gpu`, as `GPU3`."""
-    return {one.name: _gpu(one) for one in counters.of_kind("gpu")} if counters else {}
+    tables = counters.tables_of("gpu") if counters else ()
+    return {name: _gpu(table, at) for table in tables for at, name in enumerate(table.names)}
 
 
 def _one_domain(gpus: Sequence[GpuSeen | None], nranks: int) -> Classed:
