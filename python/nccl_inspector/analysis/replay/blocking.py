@@ -29,6 +29,7 @@ QUEUED_NS = 25_000
 PAIR_ROWS_MIN = 8  # fewer observations of a pair of kinds tell nothing
 _WAIT_NS_MIN = 10_000.0  # less variation of the waiting cannot show anything
 _CLEARLY = 0.35  # two spreads whose logarithms differ by more than this do not differ by chance
+_NO_CHANGE = 0.002  # share of a distance by which the clocks let it vary in any case
 _SLOPE_ERROR_MAX = 0.2
 _SLOPE_AWAY_MAX = 1.0  # distance of the slope from 0 or -1: beyond it, neither answer explains it
 _SLOPE_CLEAR_MAX = 0.25
@@ -88,7 +89,7 @@ def _elsewhere(records: Records, follower: Ints) -> Ints:
 
 def _residual(values: Floats, *groups: Ints) -> Floats:
     """Return the values after subtracting the median of each of their groups."""
-    for one in groups:
+    for one in groups if len(values) else ():
         values = values - medians(one, values, int(one.max()) + 1)[one]
     return values
 
@@ -184,28 +185,31 @@ def _by_constancy(records: Records, classes: Ints, rows: Ints, far: Floats, coun
     return _Clues(seen, told, here < there, told)
 
 
-def nearer_begin(records: Records, rows: Ints, since: Ints, alike: Ints) -> Mask:
+def nearer_begin(records: Records, rows: Ints, since: Ints, alike: Ints) -> Ints:
     """Tell which rows keep their distance from the begin of `since` better than from its end.
 
-    `rows` tell it for all that are `alike`.
+    1: clearly from the begin, -1: clearly from the end, 0: neither, or nobody knows. `rows` tell it
+    for all that are `alike`. Distances are compared as ratios, because with larger batches all of
+    them are longer.
     """
     there = since[rows]
     own = number_rows(alike[rows], records.member[rows])
     from_end, from_begin = (
         medians(
             alike[rows],
-            np.abs(_residual((records.begin[rows] - times[there]).astype(float), own)),
+            np.abs(_residual(np.log(np.maximum(records.begin[rows] - times[there], 500.0)), own)),
             int(alike.max()) + 1,
         )
         for times in (records.end, records.begin)
     )
-    found: Mask = (np.log((from_end + 500) / (from_begin + 500)) > _CLEARLY)[alike]
+    times = np.nan_to_num(np.log((from_end + _NO_CHANGE) / (from_begin + _NO_CHANGE)))
+    found: Ints = np.where(np.abs(times) > _CLEARLY, np.sign(times), 0).astype(np.int64)[alike]
     return found
 
 
 def works_beside(
     records: Records, place: Ints, spot: Ints, kind: Ints, before: Ints, cause: Ints, queued: Mask,
-    blocks: Mask,
+    blocks: Mask, shifts: Mask,
 ) -> Mask:  # fmt: skip
     """Tell which rows begin a constant time after the begin of the operation before them.
 
@@ -213,6 +217,9 @@ def works_beside(
     third one. If the time between the two begins is what it is without queueing, what was computed
     meanwhile needed the third one. It is shorter by as long as the queueing took if the rank has
     computed on all the time, since `cause`.
+
+    The two begins alone tell it of `shifts`, kernels that send and receive: what the next one
+    sends, or what it is computed from, this one has received.
     """
     there = np.maximum(before, 0)
     third = np.where(before >= 0, before[there], -1)
@@ -230,21 +237,19 @@ def works_beside(
     held = (since_end - medians(like[told], since_end[told], int(like.max()) + 1)[like])[there]
     needed = cause[there]
     # What keeps its distance from an end as well is told by that end, and waits for no third one.
-    by_begin = nearer_begin(records, np.flatnonzero(mine), before, alike)
-    free = (before >= 0) & (~blocks[there] | by_begin)
+    nearer = nearer_begin(records, np.flatnonzero(mine), before, alike)
+    free = (before >= 0) & (~blocks[there] | (nearer > 0))
     asked = mine & free & queued[there] & (third >= 0) & (needed >= 0) & ~np.isnan(usual + held)
     rows = np.flatnonzero(asked)
-    if not len(rows):
-        return asked
     pair = number_rows(kind[there], kind)
     many = int(pair.max()) + 1
+    seen = np.bincount(pair[rows], minlength=many)
     own = number_rows(alike[rows], spot[needed[rows]])
     since = (records.begin[rows] - records.end[needed[rows]]).astype(float)
     from_end, from_begin = (
         medians(pair[rows], np.abs(_residual(values, own)), many) for values in (since, step[rows])
     )
-    some = np.bincount(pair[rows], minlength=many) >= PAIR_ROWS_MIN
-    some &= from_end >= from_begin
+    some = (seen >= PAIR_ROWS_MIN) & (from_end >= from_begin)
     # No queueing lasts less than no time: what is below 0 as often as above it is chance.
     much, any_way = (
         medians(pair[rows], values, many) for values in (held[rows], np.abs(held[rows]))
@@ -256,7 +261,14 @@ def works_beside(
     )
     some &= np.log((wrong + 500) / (right + 500)) > _HELD_CLEARLY
     some &= medians(pair[rows], step[rows] / usual[rows], many) >= _HELD_ALIKE
-    found = some[pair] & free
+    told = mine & shifts & shifts[there]
+    for_begin, for_end = (
+        np.bincount(pair[told & (nearer == sign)], minlength=many) for sign in (1, -1)
+    )
+    shifting = (for_begin >= PAIR_ROWS_MIN) & (for_begin > for_end)
+    # Where all are queued but the one that is late, nothing tells it but the other places.
+    free |= shifting[pair] & shifts & shifts[there] & (before >= 0) & (nearer == 0)
+    found = (some | shifting)[pair] & free
     # The program is the same on all ranks of a stage.
     every = np.bincount(place)
     return found & (np.bincount(place, found)[place] > 0.5 * every[place])

@@ -257,6 +257,9 @@ class _Candidate:
         # What most of them have in common.
         own = np.median(outside[rows], axis=0) if len(rows) > 1 else outside[rows[0]]
         late = own - common
+        # Where stops are many, what is usual was found from windows with stops in them, too.
+        others = own[first:last][late[first:last] < _LEAST * window_s]
+        own = own - np.median(others) if len(others) else own
         late[:first] = late[last:] = 0.0
         self.windows = len(late)
         # What is spread thinly is no stop to be told, but others have it, too: it is how long

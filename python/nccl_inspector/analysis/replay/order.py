@@ -32,7 +32,7 @@ from nccl_inspector.analysis.replay.records import SYNCHRONISING, Records
 from nccl_inspector.analysis.replay.stages import comm_classes, stages
 from nccl_inspector.model.process import FUNCS, PEER_NONE
 
-_RECV = FUNCS.index("Recv")
+_SEND, _RECV = FUNCS.index("Send"), FUNCS.index("Recv")
 _LEAVES_MAX = 0.02  # share of a kind's rows that end before the last rank begins
 _APART_NS = 50_000  # by which clocks differ at most, and the ends of one operation
 _HANDED_SHARE = 0.8  # share of a kind's operations that are not queued, and of their numbers
@@ -219,8 +219,17 @@ def _follows_beside(
     rows = np.flatnonzero(mine & ~queued)
     found: Mask = np.zeros(len(records), dtype=bool)
     if len(rows):
-        found = mine & nearer_begin(records, rows, cause, number_rows(spot, spot[there]))
+        nearer = nearer_begin(records, rows, cause, number_rows(spot, spot[there]))
+        found = mine & (nearer > 0)
         found &= np.bincount(place, found)[place] > 0.5 * np.bincount(place)[place]
+    return found
+
+
+def _send_and_receive(records: Records, kernel: Ints) -> Mask:
+    """Tell which rows are of kernels with both a Send and a Recv."""
+    found: Mask = np.ones(len(records), dtype=bool)
+    for func in (_SEND, _RECV):
+        found &= np.bincount(kernel, records.func == func)[kernel] > 0
     return found
 
 
@@ -265,7 +274,8 @@ def find_order(records: Records) -> Order:
     at_once = queued
     queued = queued & (before != cause)
     cause = _of_those_not_queued(records, place, owner, cause, queued)
-    beside = works_beside(records, place, spot, kind, before, cause, at_once, blocks)
+    shifts = _send_and_receive(records, kernel)
+    beside = works_beside(records, place, spot, kind, before, cause, at_once, blocks, shifts)
     beside &= handed < 0
     # What blocks, and ended after that begin, counts.
     there = np.maximum(cause, 0)
