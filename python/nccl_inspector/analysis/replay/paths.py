@@ -23,6 +23,7 @@ from nccl_inspector.analysis.replay.arrays import (
     order_within,
     quantiles,
 )
+from nccl_inspector.analysis.replay.late_sets import spread_of
 from nccl_inspector.analysis.replay.order import Order, cost_of_bytes
 from nccl_inspector.analysis.replay.records import SYNCHRONISING, Records
 from nccl_inspector.analysis.replay.stages import comm_classes, parts_of_job
@@ -30,6 +31,9 @@ from nccl_inspector.model.process import FUNCS, PEER_NONE
 
 SLOW = 1.15  # T / that of the siblings
 _QUARTER = 1.05  # three quarters of the operations must exceed this ratio
+# Less than SLOW is slow if it is so many spreads of the paths of a job above the middle one, and
+# there are so many paths. (Trials: healthy paths differ by 0.5 to 2 %.)
+_CLEARLY_SLOW, _SPREADS, _SPREAD_OF = 1.07, 8.0, 8
 OPERATIONS_MIN = 12
 _SIZE_CLASS_MIN = 16  # of what tells that a path is fine: below 64 KiB the time is mostly latency
 _KIN_MIN = 4  # paths of one shape that are needed; their better quarter is usual
@@ -359,6 +363,15 @@ def _where(
     )
 
 
+def _least_slow(ratios: Floats) -> float:
+    """Return the least T / the siblings' of a slow path; `ratios`: of all paths."""
+    ratios = ratios[~np.isnan(ratios)]
+    if len(ratios) < _SPREAD_OF:
+        return SLOW
+    middle, spread = spread_of(ratios)
+    return min(SLOW, max(_CLEARLY_SLOW, middle + _SPREADS * spread))
+
+
 def find_slow_paths(records: Records, order: Order, spots: Sequence[Spot]) -> tuple[SlowPaths, ...]:
     """Return the paths that were slow compared with their siblings; `spots` is by process.
 
@@ -369,11 +382,12 @@ def find_slow_paths(records: Records, order: Order, spots: Sequence[Spot]) -> tu
     inside_of = inside_nodes(paths, spots)
     middle, quarter, operations, usual = _ratios(records, order, path, inside_of)
     known = (operations >= OPERATIONS_MIN) & _has_transfers(records, path)
-    slow = known & (middle >= SLOW) & (quarter >= _QUARTER)
     found = []
     for inside in (False, True):
-        mine = np.flatnonzero(slow & (inside_of == inside))
-        rest = np.flatnonzero(known & ~slow & (inside_of == inside))
+        side = known & (inside_of == inside)
+        slow = side & (middle >= _least_slow(middle[side])) & (quarter >= _QUARTER)
+        mine = np.flatnonzero(slow)
+        rest = np.flatnonzero(side & ~slow)
         if not len(mine) or not len(rest):
             continue
         where = locate([paths[one] for one in mine], [paths[one] for one in rest], spots)
