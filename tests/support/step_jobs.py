@@ -113,16 +113,20 @@ class StepJob:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with some ranks: they compute slower, in one step of `every`."""
+    """What is wrong with some ranks: they compute slower, in one step of `every`.
+
+    `steps`: the first, and the one after the last.
+    """
 
     ranks: tuple[int, ...] = ()
     slower: float = 1.0
     every: int = 1
+    steps: tuple[int, int] = (0, 1 << 30)
 
 
 def _paces(rng: np.random.Generator, ranks: int, fault: Fault, step: int, uneven: float) -> Floats:
     paces = 1 + uneven * rng.standard_normal(ranks)
-    if step % fault.every == 0:
+    if step % fault.every == 0 and fault.steps[0] <= step < fault.steps[1]:
         paces[list(fault.ranks)] *= fault.slower
     return paces
 

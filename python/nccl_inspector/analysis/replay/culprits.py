@@ -24,7 +24,7 @@ from nccl_inspector.analysis.replay.first_steps import in_first_steps
 from nccl_inspector.analysis.replay.late_sets import LateSet, of_nodes, spread_of, suspicious
 from nccl_inspector.analysis.replay.order import Order
 from nccl_inspector.analysis.replay.records import Records
-from nccl_inspector.analysis.replay.what_if import PARTS, Piece, Replay, WhatIf
+from nccl_inspector.analysis.replay.what_if import Piece, Replay, WhatIf
 
 SINGLES_MAX, NODES_MAX = 96, 64  # the most suspicious, which are replayed one by one
 _SUSPECT_SHARE = 0.01  # share of the time by which a suspect's own gaps exceed its peers'
@@ -37,14 +37,15 @@ _UNIT_SUSPECTS = 0.8  # share of a set's processes that makes it one of several 
 _ONCE_PIECES, _ONCE_SHARE = 4, 0.6
 _STEADY_PARTS_MIN = 6
 _ALONE_MIN = 4  # processes needed to tell that always the same one stands out
-# Long delays: least share of the longest one, and of a part of a piece (some 0.3 s of 4).
-LONG_SHARE, _LONG_MIN = 0.3, 0.08
 LATE_NS_MIN = 100_000.0  # a shorter excess does not count as late
 # A delay is far longer than those of others if it is this many times as long as their longest:
 # delays of random length reach twice that. Of the others, this quantile, because some may be late
 # themselves. One delay alone is `once`.
 FAR_TIMES, FAR_OTHERS = 4.0, 0.75
 _FAR_MIN = 2
+# Delays shorter than this are not counted to tell whether it is chance whose they are: where ranks
+# queue behind each other in each operation, the lateness of who waited is not known as well.
+_LONG_NS = 100_000_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,31 +142,20 @@ def _steady(shares: Floats, lengths: Floats) -> float:
     return float(np.average(rest, weights=lengths)) / max(standard_error(rest, lengths), 1e-9)
 
 
-def _chance(own: Floats, every: Floats) -> float:
+def _chance(runs: Runs, member: int, present: Ints) -> float:
     """Return the probability that one of a job's processes has that many long delays by chance.
 
-    Rare delays vary too much for a standard error of their mean. What counts is that they always
-    belong to the same process. `own`: what it costs in each part of the pieces, PARTS in a piece;
-    `every`: processes x parts. The long delays of all processes are counted from the shortest of
-    its own long ones on.
+    Delays that come and go vary too much for a standard error of their mean. What counts is that
+    they always belong to the same process. The long delays of all processes are counted, from the
+    shortest of its own long ones on: those of who waited for it, too, and what all have at once.
     """
-    if len(every) < _ALONE_MIN:
+    if len(present) < _ALONE_MIN:
         return 1.0
-    long_ = own >= max(float(own.max(initial=0.0)) * LONG_SHARE, _LONG_MIN)
-    least = float(own[long_].min()) if long_.any() else 1.0
-    count = int(_delays(every >= least).sum())
-    mine = int(_delays(long_[None, :])[0])
-    return min(1.0, len(every) * binomial_tail(mine, count, 1 / len(every)))
-
-
-def _delays(long_: Mask) -> Ints:
-    """Return by process in how many delays its long parts are at least; `long_`: x parts.
-
-    One delay may reach over the border of two parts of a piece, so two of them count once.
-    """
-    by_piece = long_.reshape(len(long_), -1, PARTS).sum(axis=2)
-    found: Ints = ((by_piece + 1) // 2).sum(axis=1)
-    return found
+    late = runs.longest >= LATE_NS_MIN
+    own = runs.longest[late & (runs.owner == member)]
+    least = max(_half_of_all(own) / 2, _LONG_NS)
+    mine, every = int((own >= least).sum()), int((runs.longest >= least).sum())
+    return min(1.0, len(present) * binomial_tail(mine, every, 1 / len(present)))
 
 
 def _suspicious(wall: Floats, present: Ints) -> tuple[int, ...]:
@@ -215,7 +205,6 @@ def find_culprits(
     sort_of = {members: sort for sort in reversed(sorts) for members in sort}
     parts = {members: _parts(answers, columns[members], lengths) for members in sort_of}
     common_error = float(np.median([standard_error(parts[one], lengths) for one in singles]))
-    by_part = np.stack([parts[one] for one in singles])
     found = []
     taken = _choose({one: costs[one] for one in singles}, late, costs)
     taken = _merge(taken, _alone(replay, _units(suspects, taken, late)))
@@ -236,7 +225,7 @@ def find_culprits(
             steady = _steady(own - among, lengths)
         one = _culprit(answers, members, late.get(members), cost, shares, common, error, runs)
         single = len(members) == 1 and column is not None
-        chance = _chance(parts[members], by_part) if single else 1.0
+        chance = _chance(runs, members[0], present) if single else 1.0
         far_share = _far_share(runs, members, present)
         found.append(replace(one, steady=steady, chance=chance, far_share=far_share))
     return FoundCulprits(tuple(found), replayed_s(answers), len(answers), costs[everybody], runs)

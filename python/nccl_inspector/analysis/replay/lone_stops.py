@@ -19,7 +19,6 @@ from nccl_inspector.analysis.chance import binomial_tail
 from nccl_inspector.analysis.replay.arrays import Floats, Ints, Mask
 from nccl_inspector.analysis.replay.cause import LATE, TOLD_MIN, Cause
 from nccl_inspector.analysis.replay.costs import WHOLE
-from nccl_inspector.analysis.replay.culprits import LONG_SHARE
 from nccl_inspector.analysis.replay.late_sets import LateSet, Sort
 from nccl_inspector.analysis.slow_times.union_windows import UnionWindows, on_grid
 from nccl_inspector.model.process import NS_PER_S
@@ -30,13 +29,17 @@ from nccl_inspector.summary.unpacked_samples import UnionColumns
 _COMMON = 0.25
 _LEAST = 0.02  # share of a window from which on being late in it may be a stop
 _SHORT = 0.05  # share of a window that is too short for a stop
+_ALIKE = 0.1  # share of a window within which the middle half of the usual ones is
 # Stops are told if they are this many times as long as the longest of the others: those of random
 # length reach twice that. Of the others, this quantile, because some may be late themselves.
 _TIMES, _OTHERS = 4.0, 0.75
 # Shorter ones are told if it cannot be chance that nearly all are the same one's.
 _CHANCE_MAX = 1e-4
+_LONG_SHARE = 0.3  # long stops: least share of the longest one
 _SAME = 0.5  # share of its stops at the times of others' stops that makes them the same seconds
-_WHOLE_SEEN = 0.9  # share of the time that was replayed, from which on the replay missed none
+# Share of the time that was replayed, from which on the replay missed none; of a cost, how much of
+# it the replay then has seen if it has seen it at all: a stop may reach over borders of pieces.
+_WHOLE_SEEN, _SEEN_OF_IT = 0.9, 0.5
 _NODE_SHARE = 0.7  # of the stops of its worst process that makes it the node's
 # A stop fills its windows, but for those at its ends: it is in at most this many times as many as
 # it is long, and some more. What is spread thinly over more is slowness, which the replay tells.
@@ -147,8 +150,9 @@ def with_lone_stops(
     """Return the causes with those of stops, the most costly first.
 
     Stops are of the whole job, so they replace what a few pieces say of the same processes' rare
-    delays. Of what else is said of them, the more costly one is kept. `replayed_s`: for how long
-    there are exact records. `leader`, `parts`: as in late_causes.py.
+    delays. Of what else is said of them, the more costly one is kept; if the whole job was
+    replayed, the replay knows better. `replayed_s`: for how long there are exact records. `leader`,
+    `parts`: as in late_causes.py.
     """
     found = list(causes)
     whole = replayed_s >= _WHOLE_SEEN * active_s
@@ -163,8 +167,8 @@ def with_lone_stops(
         kept = [
             other
             for other in alike
-            if other.cost_share >= own.cost_share and not other.doubtful
-            if whole or not other.rare
+            if other.cost_share >= own.cost_share * (_SEEN_OF_IT if whole else 1.0)
+            if not other.doubtful and (whole or not other.rare)
         ]
         if own.cost_share < TOLD_MIN:
             continue
@@ -245,6 +249,19 @@ class _Times(NamedTuple):
         return np.asarray(windows <= _DENSE * self.length_s / window_s + _AT_ENDS)
 
 
+def _always(own: Floats, window_s: int) -> float:
+    """Return by how much windows without stops differ from what was taken as usual; 0: not known.
+
+    It is a mean, because sums are made of it, of the middle half: few windows may be far off.
+    """
+    if not len(own):
+        return 0.0
+    low, high = np.quantile(own, (0.25, 0.75))
+    if high - low > _ALIKE * window_s:
+        return 0.0
+    return float(own[(low <= own) & (own <= high)].mean())
+
+
 class _Candidate:
     """A process or a node, by rows of the tables, and when it was late."""
 
@@ -259,7 +276,7 @@ class _Candidate:
         late = own - common
         # Where stops are many, what is usual was found from windows with stops in them, too.
         others = own[first:last][late[first:last] < _LEAST * window_s]
-        own = own - np.median(others) if len(others) else own
+        own = own - _always(others, window_s)
         late[:first] = late[last:] = 0.0
         self.windows = len(late)
         # What is spread thinly is no stop to be told, but others have it, too: it is how long
@@ -304,7 +321,7 @@ def _told(windows: UnionWindows, one: _Candidate, sort: _Sort, inside: Floats) -
     if not len(stops.first) or count < 2 or len(stops.first) > _RARE * one.windows:
         return ()
     least_s = _TIMES * sort.usual_s(one)
-    long_s = LONG_SHARE * one.longest_s
+    long_s = _LONG_SHARE * one.longest_s
     mine = int((stops.length_s >= long_s).sum())
     every = mine + sort.longer(one, long_s)
     if min(1.0, count * binomial_tail(mine, every, 1 / count)) <= _CHANCE_MAX:

@@ -33,7 +33,7 @@ SLOW = 1.15  # T / that of the siblings
 _QUARTER = 1.05  # three quarters of the operations must exceed this ratio
 # Less than SLOW is slow if it is so many spreads of the paths of a job above the middle one, and
 # there are so many paths. (Trials: healthy paths differ by 0.5 to 2 %.)
-_CLEARLY_SLOW, _SPREADS, _SPREAD_OF = 1.07, 8.0, 8
+_CLEARLY_SLOW, _SPREADS, _SPREAD_OF = 1.07, 8.0, 6
 OPERATIONS_MIN = 12
 _SIZE_CLASS_MIN = 16  # of what tells that a path is fine: below 64 KiB the time is mostly latency
 _KIN_MIN = 4  # paths of one shape that are needed; their better quarter is usual

@@ -8,7 +8,7 @@ import pytest
 
 from nccl_inspector.analysis.replay.cause import LATE, Cause
 from nccl_inspector.analysis.replay.lone_stops import LoneStops, find_lone_stops, with_lone_stops
-from tests.support.window_jobs import RANKS, START_S, WINDOW_S, WINDOWS, WindowJob
+from tests.support.window_jobs import OPERATIONS, RANKS, START_S, WINDOW_S, WINDOWS, WindowJob
 
 NODES = ["n1"] * (RANKS // 2) + ["n2"] * (RANKS // 2)
 FIRST_NODE = slice(0, RANKS // 2)
@@ -49,6 +49,17 @@ def test_a_node_that_stood_still_as_a_whole_stands_for_its_ranks() -> None:
     (found,) = lone(job)
     assert (found.node, found.members) == ("n1", (0, 1, 2, 3))
     assert found.lost_s == pytest.approx(20 * 1.5, rel=0.05)
+
+
+def test_stops_in_every_third_window_are_as_long_as_they_were() -> None:
+    # What is usual is then found from windows with stops in them, too.
+    job = WindowJob()
+    chance = np.random.default_rng(2)
+    job.operations[:] = OPERATIONS + chance.integers(-3, 4, WINDOWS)
+    for at in range(10, 90, 3):
+        job.stop(FIRST_NODE, at, 1.5)
+    (found,) = lone(job)
+    assert found.lost_s == pytest.approx(27 * 1.5, rel=0.12)
 
 
 def test_a_rank_that_stood_still_is_not_hidden_behind_a_shorter_stop_of_its_node() -> None:

@@ -27,21 +27,21 @@ SEND, RECV = FUNCS.index("Send"), FUNCS.index("Recv")
 SPOTS = [Spot(f"n{rank // GPUS}", rank % GPUS) for rank in range(RANKS)]
 
 
-def transfer_ns(sender: int, slow_node: int) -> float:
+def transfer_ns(sender: int, slow_node: int, slow: float) -> float:
     here, there = sender // GPUS, (sender + 1) % RANKS // GPUS
     if here == there:
         return 1 * MS
-    return 8 * MS if slow_node in (here, there) else 5 * MS
+    return slow * 5 * MS if slow_node in (here, there) else 5 * MS
 
 
-def ring(slow_node: int) -> Records:
-    """Each rank sends to the next one in each step."""
+def ring(slow_node: int, slow: float = 1.6) -> Records:
+    """Each rank sends to the next one in each step; over a slow node it takes longer."""
     chance = np.random.default_rng(4)
     rows = []
     for step in range(STEPS):
         for sender in range(RANKS):
             begin = step * 100 * MS + sender * 1000
-            took = transfer_ns(sender, slow_node) * (1 + 0.02 * chance.random())
+            took = transfer_ns(sender, slow_node, slow) * (1 + 0.02 * chance.random())
             receiver = (sender + 1) % RANKS
             for member, func, peer in ((sender, SEND, receiver), (receiver, RECV, sender)):
                 rows.append((member, begin, func, peer, step, begin + took, step * RANKS + sender))
@@ -61,6 +61,14 @@ def test_a_slow_node_is_told_from_others_whose_borders_are_as_wide(slow: int) ->
     (found,) = find_slow_paths(records, find_order(records), SPOTS)
     assert (found.where.kind, found.where.nodes, found.inside) == (NODE, (f"n{slow}",), False)
     assert found.ratio == pytest.approx(1.6, rel=0.05)
+
+
+def test_a_node_that_is_a_little_slower_is_told_where_all_other_paths_are_alike() -> None:
+    records = ring(3, 1.12)
+    (found,) = find_slow_paths(records, find_order(records), SPOTS)
+    assert (found.where.kind, found.where.nodes) == (NODE, ("n3",))
+    records = ring(3, 1.04)
+    assert find_slow_paths(records, find_order(records), SPOTS) == ()
 
 
 def test_that_borders_of_nodes_are_slower_than_links_inside_is_as_it_should_be() -> None:

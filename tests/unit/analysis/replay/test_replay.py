@@ -215,6 +215,14 @@ def test_few_pauses_that_nobody_else_has_are_no_chance(pauses: int) -> None:
 
 
 @pytest.mark.long
+def test_a_rank_that_is_late_for_a_while_is_not_excused_by_longer_pauses_of_others() -> None:
+    # In three pieces of seventeen: too few to prove by pieces that it is always the same one.
+    fault = Fault((9,), 1.6, every=2, steps=(150, 200))
+    judged = _judge(data_parallel(steps=400, fault=fault, pauses=8, pauses_of=range(8), seed=3))
+    (found,) = [one for one in judged.causes if one.kind == LATE and not one.doubtful]
+    assert found.members == (9,)
+
+
 def test_pauses_that_might_be_anybodys_are_told_and_accuse_nobody() -> None:
     judged = _judge(data_parallel(steps=400, pauses=12, pauses_of=range(16), seed=3))
     assert _warned(judged) == []
