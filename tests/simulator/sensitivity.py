@@ -54,14 +54,19 @@ _LATE = ("gpu-*", "host-*", "set-*", "one-of-node")
 GROUPS = (
     Group("gaps", ("_FIRST_MAX",), _LATE),
     Group("batch_size", ("_ODD_TIMES", "NEARLY_ALL"), _LATE),
-    Group("blocking", ("_HELD_POSITIVE",), _LATE),
-    Group("culprits", ("_LARGE_SET", "_UNIT_SUSPECTS", "LATE_NS_MIN"), (*_LATE, *_HEALTHY)),
+    Group("blocking", ("_HELD_POSITIVE", "_NO_CHANGE"), _LATE),
+    Group(
+        "culprits",
+        ("_LARGE_SET", "_UNIT_SUSPECTS", "LATE_NS_MIN", "_LONG_NS"),
+        (*_LATE, *_HEALTHY),
+    ),
     Group("outside_causes", ("_EXPLAINED_BY_STAGE",), ("set-stage", "gpu-pp*", *_HEALTHY)),
     Group("late_calls", ("_LATE_NS_MIN", "SHORT_SHARE"), (*_LATE, *_STOPS)),
     Group(
         "lone_stops",
         ("_COMMON", "_LEAST", "_SHORT", "_TIMES", "_OTHERS", "_CHANCE_MAX", "_SAME", "_WHOLE_SEEN",
-         "_NODE_SHARE", "_NO_LONGER", "_DENSE", "_AT_ENDS", "_RARE"),
+         "_NODE_SHARE", "_NO_LONGER", "_DENSE", "_AT_ENDS", "_RARE", "_ALIKE", "_SEEN_OF_IT",
+         "_LONG_SHARE"),
         (*_STOPS, *_HEALTHY),
     ),
     Group(
@@ -72,7 +77,8 @@ GROUPS = (
     ),
     Group(
         "paths",
-        ("SLOW", "_QUARTER", "OPERATIONS_MIN", "_SIZE_CLASS_MIN", "_KIN_MIN", "_MOST",
+        ("SLOW", "_QUARTER", "_CLEARLY_SLOW", "_SPREADS", "_SPREAD_OF", "OPERATIONS_MIN",
+         "_SIZE_CLASS_MIN", "_KIN_MIN", "_MOST",
          "_CLOCKS_TIMES", "_CLOCKS_QUANTILE", "_SLOW_PART", "_FINE_PART"),
         (*_NETWORK, "healthy-*"),
     ),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_inspector.analysis.replay import culprits, late_calls, lone_stops, stop_calls
+from nccl_inspector.analysis.replay import cause, late_calls, lone_stops, stop_calls
 from tests.simulator.sensitivity import (
     GROUPS,
     changed,
@@ -28,10 +28,10 @@ def test_half_and_double_are_possible_values(value: float, half: float, double: 
 
 
 def test_a_number_is_changed_wherever_it_is_used_and_only_for_a_while() -> None:
-    was = culprits.LONG_SHARE
-    with changed(culprits, "LONG_SHARE", 0.6):
-        assert {culprits.LONG_SHARE, vars(lone_stops)["LONG_SHARE"]} == {0.6}
-    assert {culprits.LONG_SHARE, vars(lone_stops)["LONG_SHARE"]} == {was}
+    was = cause.TOLD_MIN
+    with changed(cause, "TOLD_MIN", 0.6):
+        assert {cause.TOLD_MIN, vars(lone_stops)["TOLD_MIN"]} == {0.6}
+    assert {cause.TOLD_MIN, vars(lone_stops)["TOLD_MIN"]} == {was}
     with suppress(ValueError), changed(late_calls, "SHORT_SHARE", 0.1):
         assert vars(stop_calls)["SHORT_SHARE"] == 0.1
         raise ValueError

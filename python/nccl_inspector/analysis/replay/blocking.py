@@ -261,9 +261,9 @@ def works_beside(
     )
     some &= np.log((wrong + 500) / (right + 500)) > _HELD_CLEARLY
     some &= medians(pair[rows], step[rows] / usual[rows], many) >= _HELD_ALIKE
-    told = mine & shifts & shifts[there]
+    asking = mine & shifts & shifts[there]
     for_begin, for_end = (
-        np.bincount(pair[told & (nearer == sign)], minlength=many) for sign in (1, -1)
+        np.bincount(pair[asking & (nearer == sign)], minlength=many) for sign in (1, -1)
     )
     shifting = (for_begin >= PAIR_ROWS_MIN) & (for_begin > for_end)
     # Where all are queued but the one that is late, nothing tells it but the other places.
