@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.repository import REPO
-from tests.tools.verified import SECTIONS, Session, check, render
+from tests.tools.verified import SECTIONS, Session, add, check, render
 
 OLD: dict[str, Any] = {
     "lines": {"Lifecycle": {"a job is requeued": "passed", "prolog in the job": "skipped"}},
@@ -28,6 +28,20 @@ def test_a_line_of_the_page_says_on_which_releases_it_held() -> None:
 
 def test_the_page_that_was_made_passes_its_check() -> None:
     assert check(render(RUNS), RUNS) == []
+
+
+def test_cases_that_were_not_run_before_are_added_and_nothing_else_changes() -> None:
+    new = {"lines": {"Lifecycle": {"a node is lost": "passed"}}, "tables": {}}
+    page = render(RUNS | {"26.05": new})
+    assert "| a node is lost | not run | not run | yes |" in page
+    later = {
+        "22.05": new | {"part": True},
+        "24.11": {"lines": {"Lifecycle": {"a node is lost": "failed"}}},
+    }
+    added = add(page, later)
+    assert "| a node is lost | yes | **NO** | yes |" in added
+    assert added.replace("| yes | **NO** | yes |", "| not run | not run | yes |") == page
+    assert add(page, {}) == page
 
 
 def test_a_release_that_could_not_be_run_is_not_held_against_the_page() -> None:

@@ -171,16 +171,36 @@ def _new(page: str, name: str, results: dict[str, dict[str, Any]]) -> Iterator[s
             yield f"+{line}"
 
 
+def add(page: str, results: dict[str, dict[str, Any]]) -> str:
+    """The page with what was seen of cases that it has as not run; all else stays."""
+    lines, section, releases = [], "", list[str]()
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if line.startswith("## "):
+            section, releases = line.removeprefix("## "), []
+        elif line.startswith("|  | "):
+            releases = cells[2:-1]
+        elif releases and len(cells) == len(releases) + 3:
+            for at, name in enumerate(releases, 2):
+                seen = results.get(name, {}).get("lines", {}).get(section, {}).get(cells[1])
+                if cells[at] == "not run" and seen:
+                    cells[at] = _WORDS[seen]
+                    line = f"| {' | '.join(cells[1:-1])} |"
+        lines.append(line)
+    return "\n".join(lines) + "\n" * page.endswith("\n")
+
+
 def main() -> int:
     """Exit status 1 when the page and the runs differ, or a case failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.verified", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare, do not write")
+    parser.add_argument("--add", action="store_true", help="of cases that were not run before")
     words = parser.parse_args()
     results = {path.stem: read(path) for path in sorted(RESULTS.glob("*.json"))}
     if not results:
         print("cases: nothing was run", file=sys.stderr)
         return 1
-    text = render(results)
+    text = add(PAGE.read_text(), results) if words.add else render(results)
     if not words.check:
         PAGE.write_text(text)
         print(f"{PAGE.relative_to(REPO)}: Slurm {', '.join(sorted(results))}")
