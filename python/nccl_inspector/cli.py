@@ -18,45 +18,111 @@ import click
 from nccl_inspector import __version__
 from nccl_inspector.errors import InspectorError, MissingExtraError
 
-# The module in `commands/` for each command, in the groups that `--help` shows.
+# By command, in the groups that `--help` shows: its module in `commands/`, and the first sentence
+# of its help text, which is here so that `--help` imports no command.
 GROUPS = {
     "For users": {
-        "analyze": "analyze",
-        "compare": "compare",
-        "explain": "explain",
-        "flight": "flight",
-        "history": "history",
-        "logs": "logs",
-        "mark": "mark",
-        "probe": "probe",
-        "ras": "ras",
-        "ready": "ready",
-        "report": "report",
-        "run": "run",
-        "show": "show",
-        "top": "top",
+        "analyze": (
+            "analyze",
+            "Judge a job by the JSON lines below DIRECTORY, ours or NVIDIA's (v4.0 to v4.4).",
+        ),
+        "compare": (
+            "compare",
+            "Say what changed from job A to job B, such as the same script yesterday and today.",
+        ),
+        "explain": (
+            "explain",
+            "Say what a finding means, how severe it is and what to do; alone, list all.",
+        ),
+        "flight": (
+            "flight",
+            "Say who did not come to which operation, by the dumps of PyTorch's flight recorder.",
+        ),
+        "history": (
+            "history",
+            "List jobs with their verdicts, the latest first; the tasks of an array are one line.",
+        ),
+        "logs": (
+            "logs",
+            "Say what NCCL's log means: the first error, what followed, and how NCCL was set up.",
+        ),
+        "mark": (
+            "mark",
+            "Tell the throughput of the job in which this command runs; the last call counts.",
+        ),
+        "probe": (
+            "probe",
+            "Measure the bandwidth of this allocation, and name the node or pair that is slow.",
+        ),
+        "ras": (
+            "ras",
+            "Ask NCCL's own RAS service about a running job: dead ranks, errors, ranks that "
+            "are behind.",
+        ),
+        "ready": (
+            "ready",
+            "Say which nodes of this allocation were slow lately, and what was seen there.",
+        ),
+        "report": ("report", "Judge an ended job: who was slow, since when, why, and what to do."),
+        "run": (
+            "run",
+            "Run COMMAND with the profiler plugin, then print its report to standard error.",
+        ),
+        "show": (
+            "show",
+            "Explain the AdminComment of a job, given as job ID, as text, or on standard "
+            "input (-).",
+        ),
+        "top": (
+            "top",
+            "Show what this node's jobs do now, the worst first; with JOB_ID also the job's ranks.",
+        ),
     },
     "For administrators": {
-        "disable": "kill_switch",
-        "doctor": "doctor",
-        "enable": "kill_switch",
-        "estimate": "estimate",
-        "nodes": "nodes",
-        "setup": "setup",
-        "status": "status",
+        "disable": (
+            "kill_switch",
+            "Stop measuring on this node, also in running jobs (the kill switch; as root).",
+        ),
+        "doctor": (
+            "doctor",
+            "Find out why jobs are not measured on this host, in a job or in an image, and "
+            "say what to do.",
+        ),
+        "enable": ("kill_switch", "Measure on this node again: undo `disable` (as root)."),
+        "estimate": (
+            "estimate",
+            "Estimate what measuring costs: series, scrapes, Prometheus, the nodes' tmpfs.",
+        ),
+        "nodes": (
+            "nodes",
+            "List nodes on which jobs were slow again and again, with the evidence.",
+        ),
+        "setup": ("setup", "Show what a host needs, and set it up with --apply."),
+        "status": ("status", "Print whether measuring works on this node."),
     },
     "Services, which systemd or Slurm starts": {
-        "agent": "agent",
-        "collect": "collect",
-        "controller": "controller",
-        "mailprog": "mailprog",
+        "agent": (
+            "agent",
+            "Publish the metrics of this node's jobs and collect ended jobs (a service).",
+        ),
+        "collect": (
+            "collect",
+            "Collect this node's ended jobs once, also those without an epilog, if no agent runs.",
+        ),
+        "controller": (
+            "controller",
+            "Make and keep the reports of ended jobs, beside slurmctld (a service; never as root).",
+        ),
+        "mailprog": (
+            "mailprog",
+            "Send Slurm's mail about a job's end with the job's report, for which it waits "
+            "(mail_wait).",
+        ),
     },
 }
-_COMMANDS = {name: module for group in GROUPS.values() for name, module in group.items()}
+_MODULES = {name: module for group in GROUPS.values() for name, (module, _) in group.items()}
 # The extra `report` of pyproject.toml, which most nodes do not have.
 _FOR_REPORTS = frozenset({"duckdb", "jinja2", "numpy", "obstore", "psycopg", "sqlalchemy"})
-# Longer than any first sentence: click cuts a summary at this length.
-_UNCUT = 1000
 
 
 class _MissingExtras(MetaPathFinder):
@@ -77,25 +143,24 @@ class _Commands(click.Group):
     """A group that imports a command only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *_COMMANDS})
+        return sorted({*super().list_commands(ctx), *_MODULES})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = _COMMANDS.get(cmd_name)
+        module = _MODULES.get(cmd_name)
         if module is None:
             return super().get_command(ctx, cmd_name)
         found: click.Command = getattr(import_module(f"nccl_inspector.commands.{module}"), cmd_name)
         return found
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each group with its commands; a summary is the first sentence of a help text."""
-        for title, names in GROUPS.items():
-            rows = [
-                (name, command.get_short_help_str(_UNCUT))
-                for name in names
-                if (command := self.get_command(ctx, name))
-            ]
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - as click calls it
+        formatter: click.HelpFormatter,
+    ) -> None:
+        """Write each group with its commands."""
+        for title, commands in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl(rows)
+                formatter.write_dl([(name, summary) for name, (_, summary) in commands.items()])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -34,7 +34,7 @@ def test_cases_that_were_not_run_before_are_added_and_nothing_else_changes() -> 
     new = {"lines": {"Lifecycle": {"a node is lost": "passed"}}, "tables": {}}
     page = render(RUNS | {"26.05": new})
     assert "| a node is lost | not run | not run | yes |" in page
-    later = {
+    later: dict[str, dict[str, Any]] = {
         "22.05": new | {"part": True},
         "24.11": {"lines": {"Lifecycle": {"a node is lost": "failed"}}},
     }

@@ -5,10 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from nccl_inspector import __version__
-from nccl_inspector.cli import GROUPS
+from nccl_inspector.cli import GROUPS, cli
 from nccl_inspector.render.comment import make_comment
 from tests.support import example_cards
 from tests.support.command_line import environment, run
@@ -54,6 +55,25 @@ def test_a_broken_configuration_is_one_line_and_exit_1(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(f"nccl-inspector: {tmp_path}/x.conf:1: unknown key 'colour'")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", [name for group in GROUPS.values() for name in group])
+def test_the_summary_of_a_command_is_the_first_sentence_of_its_help(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    summary = {name: summary for group in GROUPS.values() for name, (_, summary) in group.items()}
+    assert summary[name] == command.get_short_help_str(1000)
+
+
+def test_help_imports_no_command() -> None:
+    code = (
+        "import sys; from nccl_inspector.cli import cli; cli(['--help'], standalone_mode=False);"
+        "print([one for one in sys.modules if one.startswith('nccl_inspector.commands')])"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True
+    )
+    assert told.stdout.splitlines()[-1] == "[]"
 
 
 def test_the_version_is_told() -> None:
