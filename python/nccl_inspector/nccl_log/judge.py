@@ -19,7 +19,19 @@ NAMES_MAX = 64  # of processes in one finding
 FACT_VALUES_MAX = 6
 _TIES_SHOWN = 4
 # Ends of processes from which what peers write of each other follows.
-_DEATHS = frozenset({"oom-killed", "slurm-node-failed", "task-killed", "python-exception"})
+_DEATHS = frozenset(
+    {
+        "oom-killed", "slurm-node-failed", "task-killed", "python-exception", "ray-worker-died",
+        "data-worker-killed",
+    }
+)  # fmt: skip
+# NCCL's results that are not of another process: CUDA, system, argument, usage.
+_OWN_FAILURES = frozenset({1, 2, 4, 5})
+# Errors of a transfer that a link which is down brings about.
+_OF_LINKS = frozenset({"ib-retry-exceeded", "ib-flushed", "ib-completion-error"})
+_PORT_ERROR = b"port error"
+_PORT_BEFORE_S = 300.0
+_PORT_BEFORE_BYTES = 16 << 10
 _ROLES = (Role.ERROR, Role.SYMPTOM, Role.SETTING, Role.CONSEQUENCE)
 
 
@@ -108,6 +120,7 @@ def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> Lo
         one is not raised and one.grave is CRITICAL for one in log.hits.values()
     ):
         raised.severity = None  # the program went on for a while, and failed all the same
+    _silent(log)
     first = _first_error(log, identities)
     found = [*_matched(log, identities), *_compared(log, identities, partial)]
     order = sorted(found, key=lambda one: _place(one, first))
@@ -130,6 +143,26 @@ def _place(one: LogFinding, first: FirstError | None) -> tuple[int, int, int]:
     """Return the place of a finding: the first error, then the worst, causes before settings."""
     is_first = first is not None and one.key == first.key
     return (0 if is_first else 1, -SEVERITIES.index(one.severity), _ROLES.index(one.rule.role))
+
+
+def _silent(log: Log) -> None:
+    """Make calls that came back with an error a finding, if nothing else says why.
+
+    Of a process whose communicator came about they may have been of something it can do without.
+    """
+    traces = log.hits.get("return-trace")
+    if traces is None or len(log.hits) > sum(
+        one.rule.role is Role.SETTING or one is traces for one in log.hits.values()
+    ):
+        return
+    codes = [
+        one.record.code for one in traces.quotes
+        if one.record.code in _OWN_FAILURES
+        and not any(comm.completed for comm in log.processes[one.process].comms.values())
+    ]  # fmt: skip
+    if codes:
+        traces.rule = load_catalogue().rules["nccl-silent"]
+        traces.code = codes[0] or 0
 
 
 # The first error.
@@ -172,6 +205,7 @@ def _first_error(log: Log, identities: Identities) -> FirstError | None:
         if len(whose) != 1:
             return None
         first = errors[0]
+    first = _port_before(log, first) or first
     ties = [
         one for one in errors
         if one.time_s is not None and first.time_s is not None and _same_moment(one, first)
@@ -190,6 +224,27 @@ def _first_error(log: Log, identities: Identities) -> FirstError | None:
         first.hits.rule, who, first.time_s, quote, followers, within_s,
         len(timed) == len(errors) or log.files == 1, first.key,
     )  # fmt: skip
+
+
+def _port_before(log: Log, first: _Event) -> _Event | None:
+    """Return the failure of a port from which an adapter's error of a transfer followed, or None.
+
+    Adapters repeat a transfer for half a minute, so it is not long before.
+    """
+    hits = log.hits.get("ib-port-event")
+    if hits is None or first.hits.rule.id not in _OF_LINKS:
+        return None
+    kept = [*hits.quotes, *([hits.earliest] if hits.earliest else [])]
+    downs = [one for one in kept if _PORT_ERROR in one.record.message]
+    for one in sorted(downs, key=lambda quote: quote.order):
+        time_s = one.record.time_s
+        if time_s is not None and first.time_s is not None:
+            is_before = 0 < first.time_s - time_s <= _PORT_BEFORE_S
+        else:
+            is_before = log.files == 1 and 0 < first.order - one.order <= _PORT_BEFORE_BYTES
+        if is_before:
+            return _Event(time_s, one.order, one.process, hits, hits.rule.id)
+    return None
 
 
 def _same_moment(one: _Event, first: _Event) -> bool:
