@@ -24,7 +24,10 @@ from nccl_inspector.nccl_log.prefixes import own_text, read_prefix
 # `error`, `Error`, `ERROR_...` of Python, C and Slurm; the others have none.
 _MARKS: Final = (b"rror", b"xception: ", b"[c10d] ", b" failure ")
 # What a framework writes without any of these when it ends the job: looked for only there.
-_END_MARKS: Final = (b"onitoredBarrier", b"nexpected result ", b" memory pressure", b"heartbeat")
+_END_MARKS: Final = (
+    b"onitoredBarrier", b"nexpected result ", b" memory pressure", b"heartbeat",
+    b"different incarnation", b"aborting the MPI job",
+)  # fmt: skip
 # A user's block may be full of marks: one line is looked at for so many bytes, and some more.
 _LOOK_BYTES, _LOOKS = 256, 64
 _LINE_BYTES_MAX = 4096
@@ -36,7 +39,8 @@ _NAME = re.compile(rb"[A-Za-z_][\w.]{0,96}$")
 _KNOWN = re.compile(
     rb"\[c10d\] |CCL error: |(?:Test )?(?:CUDA|HIP|NCCL) failure |nccl[A-Z]\w{3,32} failed: "
     rb"|NCCL operation |NCCL_ERROR_"
-    rb"|(?:CUDA|HIP)(?: error:)? out of memory|(?:CUDA|HIP) error: "
+    rb"|(?:CUDA|HIP)(?: driver)?(?: error:)? out of memory|(?:CUDA|HIP)(?: driver)? error: "
+    rb"|RESOURCE_EXHAUSTED: |CUDA_ERROR_"
 )
 # More of them, which are looked for only in lines with one of these words.
 _RARE_WORDS: Final = (
@@ -49,6 +53,8 @@ _RARE = re.compile(
     rb"|Unexpected result |Fatal error in |An error occurred in MPI"
     rb"|A worker died or was killed|[1-9]\d{0,6} Workers \(tasks / actors\) killed due to memory "
     rb"|Task /job:\w{1,64}/replica:\d{1,9}/task:|stopped sending heartbeats"
+    rb"|(?:/job:\w{1,64}/replica:\d{1,9}/task:)?\d{1,9} unexpectedly tried to connect with a diff"
+    rb"|[\w ]{1,64}is aborting the MPI job"
     rb"|Polled an error from coordination service|JAX distributed service detected fatal "
     rb"|libfabric:\d{1,10}:\d{1,20}:[^<\n]{0,200}<(?:warn|critical|error)> err"
 )

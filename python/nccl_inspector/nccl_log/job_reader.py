@@ -32,7 +32,10 @@ _LAUNCHERS: Final = (
 _ABOUT: Final = {
     "barrier-missed": (re.compile(rb"[Rr]anks? (\d[\d, ]{0,400}) failed to pass"), "rank {}"),
     "nan-found": (re.compile(rb" on rank (\d{1,7}) "), "rank {}"),
-    "jax-task-lost": (re.compile(rb"/task:(\d{1,9}) heartbeat timeout"), "task {}"),
+    "jax-task-lost": (
+        re.compile(rb"(\d{1,9}) (?:heartbeat timeout|unexpectedly tried)"),
+        "task {}",
+    ),
     "ray-worker-died": (re.compile(rb"Worker PID: (\d{1,10})"), "pid {}"),
     "mpi-failed": (re.compile(rb"\(rank (\d{1,7}) in comm"), "rank {}"),
 }
