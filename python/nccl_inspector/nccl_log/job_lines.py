@@ -26,7 +26,7 @@ _MARKS: Final = (b"rror", b"xception: ", b"[c10d] ", b" failure ")
 # What a framework writes without any of these when it ends the job: looked for only there.
 _END_MARKS: Final = (
     b"onitoredBarrier", b"nexpected result ", b" memory pressure", b"heartbeat",
-    b"different incarnation", b"aborting the MPI job",
+    b"different incarnation", b"aborting the MPI job", b"unable to reliably start",
 )  # fmt: skip
 # A user's block may be full of marks: one line is looked at for so many bytes, and some more.
 _LOOK_BYTES, _LOOKS = 256, 64
@@ -45,7 +45,8 @@ _KNOWN = re.compile(
 # More of them, which are looked for only in lines with one of these words.
 _RARE_WORDS: Final = (
     b"NCCL async", b"Fatal error in ", b"occurred in MPI", b" was killed",
-    b"oordination service", b"JAX distributed", b"libfabric:",
+    b"oordination service", b"JAX distributed", b"libfabric:", b"srun: error: ",
+    b"slurmstepd: error: ",
 )  # fmt: skip
 _RARE = re.compile(
     rb"NCCL async error: "
@@ -54,7 +55,9 @@ _RARE = re.compile(
     rb"|A worker died or was killed|[1-9]\d{0,6} Workers \(tasks / actors\) killed due to memory "
     rb"|Task /job:\w{1,64}/replica:\d{1,9}/task:|stopped sending heartbeats"
     rb"|(?:/job:\w{1,64}/replica:\d{1,9}/task:)?\d{1,9} unexpectedly tried to connect with a diff"
-    rb"|[\w ]{1,64}is aborting the MPI job"
+    rb"|[\w ]{1,64}is aborting the MPI job|\w{4,5} was unable to reliably start "
+    rb"|Task launch for StepId=|(?:task \d{1,7}|Application) launch failed: |Unable to create step "
+    rb"|container start failed|couldn't start container|execve\(\): "
     rb"|Polled an error from coordination service|JAX distributed service detected fatal "
     rb"|libfabric:\d{1,10}:\d{1,20}:[^<\n]{0,200}<(?:warn|critical|error)> err"
 )
@@ -131,7 +134,7 @@ def _line(begin: int, line: bytes) -> JobLine | None:
     known = _KNOWN.search(own)
     if known is None:
         for words in _RARE_WORDS:
-            if words in own:
+            if words in line:
                 known = _RARE.search(own)
                 break
     exception = _EXCEPTION.search(own)

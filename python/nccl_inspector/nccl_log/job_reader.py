@@ -37,6 +37,7 @@ _ABOUT: Final = {
         "task {}",
     ),
     "ray-worker-died": (re.compile(rb"Worker PID: (\d{1,10})"), "pid {}"),
+    "launch-failed": (re.compile(rb" failed on node (\S{1,256}):"), "node {}"),
     "mpi-failed": (re.compile(rb"\(rank (\d{1,7}) in comm"), "rank {}"),
 }
 _NAMED_MAX = 64
@@ -170,7 +171,7 @@ def _about(rule_id: str, text: bytes) -> list[str]:
     match = pattern.search(text) if pattern else None
     if match is None:
         return []
-    numbers = [one.strip().decode("ascii") for one in match[1].split(b",")]
+    numbers = [one.strip().decode("ascii", "replace") for one in match[1].split(b",")]
     return [words.format(one) for one in numbers if one]
 
 

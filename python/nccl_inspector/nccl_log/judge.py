@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
 
-from nccl_inspector.model.card import CRITICAL, SEVERITIES, Severity
+from nccl_inspector.model.card import CRITICAL, SEVERITIES, WARNING, Severity
 from nccl_inspector.model.wording import cut_list, elapsed, number
 from nccl_inspector.nccl_log.catalogue import LogRule, Role, Scope, load_catalogue, shape_of
 from nccl_inspector.nccl_log.compare import compare
@@ -29,6 +29,7 @@ _DEATHS = frozenset(
 _OWN_FAILURES = frozenset({1, 2, 4, 5})
 # Errors of a transfer that a link which is down brings about.
 _OF_LINKS = frozenset({"ib-retry-exceeded", "ib-flushed", "ib-completion-error"})
+_OF_PROGRAMS = frozenset({"python-exception", "program-gpu-memory", "program-cuda-error"})
 _PORT_ERROR = b"port error"
 _PORT_BEFORE_S = 300.0
 _PORT_BEFORE_BYTES = 16 << 10
@@ -121,6 +122,12 @@ def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> Lo
     ):
         raised.severity = None  # the program went on for a while, and failed all the same
     _silent(log)
+    for hits in log.hits.values():
+        if hits.rule.id in _OF_PROGRAMS and all(
+            _is_after_waiting(log, _Event(time_s, order, writer, hits, ""))
+            for writer, (time_s, order) in hits.first.items()
+        ):
+            hits.severity = WARNING
     first = _first_error(log, identities)
     found = [*_matched(log, identities), *_compared(log, identities, partial)]
     order = sorted(found, key=lambda one: _place(one, first))
@@ -194,12 +201,15 @@ def _first_error(log: Log, identities: Identities) -> FirstError | None:
     if any(one.hits.rule.id in _DEATHS for one in errors):
         # What peers write of each other may follow from a death, which Slurm tells at the end.
         errors = [one for one in errors if one.hits.rule.scope is not Scope.PAIR]
+    errors = [one for one in errors if not _is_after_waiting(log, one)]
     timed = [one for one in errors if one.time_s is not None]
     if log.files == 1 and len(timed) < len(errors):
         # The lines of one file are in the order in which they were written.
         first = min(errors, key=lambda one: one.order)
     elif timed:
         first = min(timed, key=lambda one: (one.time_s, one.order))
+    elif not errors:
+        return None
     else:
         whose = {identities.leader(one.writer) for one in errors}
         if len(whose) != 1:
@@ -224,6 +234,18 @@ def _first_error(log: Log, identities: Identities) -> FirstError | None:
         first.hits.rule, who, first.time_s, quote, followers, within_s,
         len(timed) == len(errors) or log.files == 1, first.key,
     )  # fmt: skip
+
+
+def _is_after_waiting(log: Log, error: _Event) -> bool:
+    """Tell whether a program failed after it had waited in vain: that is where it began."""
+    timeouts = log.hits.get("watchdog-timeout")
+    waited = timeouts.first.get(error.writer) if timeouts else None
+    if waited is None or error.hits.rule.id not in _OF_PROGRAMS:
+        return False
+    time_s, order = waited
+    if log.files > 1 and time_s is not None and error.time_s is not None:
+        return time_s < error.time_s
+    return log.files == 1 and order < error.order
 
 
 def _port_before(log: Log, first: _Event) -> _Event | None:

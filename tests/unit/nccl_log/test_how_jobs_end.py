@@ -255,3 +255,37 @@ def test_a_worker_of_ray_that_died_comes_before_what_its_peers_write() -> None:
     found = judged(text).first
     assert found is not None
     assert (found.rule.id, found.who) == ("ray-worker-died", "pid 90738")
+
+
+# What a program did after it had waited in vain.
+
+_MEMORY = "[rank{}]: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 3 GiB.\n"
+
+
+def test_a_program_that_fails_after_its_own_timeout_is_not_the_first_error() -> None:
+    found = judged(_waits(2, "BROADCAST", 5) + _MEMORY.format(2))
+    assert found.first is None
+    assert found.findings[0].rule.id == "watchdog-timeout"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _MEMORY.format(2) + _waits(2, "BROADCAST", 5),
+        _waits(0, "BROADCAST", 5) + _MEMORY.format(2),
+        _MEMORY.format(2) + _waits(2, "BROADCAST", 5) + _waits(0, "BROADCAST", 5),
+    ],
+)
+def test_a_program_that_fails_before_or_while_others_wait_is_the_first_error(text: str) -> None:
+    found = judged(text).first
+    assert found is not None
+    assert (found.rule.id, found.who) == ("program-gpu-memory", "rank 2")
+
+
+@pytest.mark.parametrize("call", ["Call to recv from", "Call to send to", "Connect to"])
+def test_a_peer_that_resets_a_connection_is_gone_and_not_out_of_reach(call: str) -> None:
+    text = "n1:1:2 [0] misc/socket.cc:518 NCCL WARN Net : {} 10.1.0.2<4> failed : {}\n"
+    assert exit_code(judged(text.format(call, "Connection reset by peer"))) == 1
+    if call == "Connect to":
+        found = judged(text.format(call, "No route to host"))
+        assert list(findings(found)) == ["socket-unreachable"]
