@@ -55,7 +55,7 @@ _RARE = re.compile(
     rb"|A worker died or was killed|[1-9]\d{0,6} Workers \(tasks / actors\) killed due to memory "
     rb"|Task /job:\w{1,64}/replica:\d{1,9}/task:|stopped sending heartbeats"
     rb"|(?:/job:\w{1,64}/replica:\d{1,9}/task:)?\d{1,9} unexpectedly tried to connect with a diff"
-    rb"|[\w ]{1,64}is aborting the MPI job|\w{4,5} was unable to reliably start "
+    rb"|is aborting the MPI job|(?:ORTE|PRTE) was unable to reliably start "
     rb"|Task launch for StepId=|(?:task \d{1,7}|Application) launch failed: |Unable to create step "
     rb"|container start failed|couldn't start container|execve\(\): "
     rb"|Polled an error from coordination service|JAX distributed service detected fatal "
