@@ -62,6 +62,8 @@ _RARE = re.compile(
     rb"|libfabric:\d{1,10}:\d{1,20}:[^<\n]{0,200}<(?:warn|critical|error)> err"
 )
 _WHAT = re.compile(rb"^\s{0,8}what\(\):\s{1,4}(?=\[(?:PG|Rank) )")
+# An exception of Python's that repeats what PyTorch's watchdog found.
+_REPEATED = re.compile(rb"\[Rank \d{1,7}\] Watchdog caught ")
 _FRAME = re.compile(rb'File "([^"\n]{1,400})", line (\d{1,9}), in ([^\n]{1,120})')
 _CHAINED: Final = (b"During handling of the above", b"was the direct cause of")
 
@@ -131,6 +133,8 @@ def _line(begin: int, line: bytes) -> JobLine | None:
     own = line[end:]
     if (what := _WHAT.match(own)) is not None:
         return JobLine(begin, line[:end], own[what.end() :], is_torch=True)
+    if b"Watchdog caught" in own and (watchdog := _REPEATED.search(own)) is not None:
+        return JobLine(begin, line[:end], own[watchdog.start() :], is_torch=True)
     known = _KNOWN.search(own)
     if known is None:
         for words in _RARE_WORDS:

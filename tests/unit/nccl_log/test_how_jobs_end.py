@@ -289,3 +289,18 @@ def test_a_peer_that_resets_a_connection_is_gone_and_not_out_of_reach(call: str)
     if call == "Connect to":
         found = judged(text.format(call, "No route to host"))
         assert list(findings(found)) == ["socket-unreachable"]
+
+
+@pytest.mark.parametrize("error", ["RuntimeError", "torch.distributed.DistBackendError"])
+def test_an_exception_that_repeats_the_watchdog_is_a_timeout_and_no_fault_of_its_line(
+    error: str,
+) -> None:
+    text = "".join(
+        "Traceback (most recent call last):\n"
+        '  File "/home/amy/train.py", line 120, in step\n    dist.all_reduce(loss)\n'
+        f"{error}: NCCL communicator was aborted on rank {rank}.  Original reason for failure was: "
+        f"[Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, "
+        "OpType=ALLGATHER, Timeout(ms)=1800000) ran for 1800715 milliseconds before timing out.\n"
+        for rank in (6, 4)
+    )
+    assert findings(judged(text)) == {"watchdog-timeout": "rank 4, rank 6"}
