@@ -10,7 +10,7 @@ from nccl_inspector.model.wording import cut_list, number
 from nccl_inspector.nccl_log.identities import Identities, Identity, said_names
 from nccl_inspector.nccl_log.kept import Log
 from nccl_inspector.nccl_log.process_log import ProcessLog
-from nccl_inspector.nccl_log.torch_lines import TorchGroup, WorkCounts
+from nccl_inspector.nccl_log.torch_lines import Operation, TorchGroup, WorkCounts
 
 COMMUNICATORS_MANY = 50  # of one process
 _INIT_SLOW_S = 30.0
@@ -22,6 +22,8 @@ _OF_PROCESS = frozenset(
     f"NCCL_{name}"
     for name in ("DEBUG_FILE", "HOSTID", "COMM_ID", "TOPO_DUMP_FILE", "GRAPH_DUMP_FILE")
 )
+# Collectives in which all ranks have the same number of elements.
+_OF_ONE_SIZE = frozenset({"ALLREDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"})
 _LOCAL_INTERFACES = ("lo", "docker", "virbr", "veth", "cni", "podman")
 
 
@@ -60,7 +62,7 @@ def compare(log: Log, identities: Identities, *, partial: bool = False) -> list[
     job = _Job(members, hosts, log, identities, partial)
     judges = (
         _network, _shared_memory, _gpu_direct, _adapters, _speeds, _interface, _versions,
-        _environment, _init, _init_time, _nvls, _behind, _desync, _communicators,
+        _environment, _init, _init_time, _nvls, _behind, _differing, _desync, _communicators,
     )  # fmt: skip
     return [found for judge in judges for found in judge(job)]
 
@@ -219,9 +221,16 @@ def _environment(job: _Job) -> Iterator[Compared]:
 
 
 def _init(job: _Job) -> Iterator[Compared]:
-    """Find communicators that some ranks began; they are told apart by their id."""
+    """Find communicators that some ranks began; they are told apart by their id.
+
+    Ranks whose calls came back with an error did not wait.
+    """
     if job.partial:
         return
+    traces = job.log.hits.get("return-trace")
+    failed = {id(job.log.processes[job.identities.leader(at)]) for at in traces.first} if (
+        traces
+    ) else set()  # fmt: skip
     comms: dict[str, list[tuple[Identity, ProcessLog, bool]]] = defaultdict(list)
     sizes: dict[str, int] = {}
     began: dict[str, set[int]] = defaultdict(set)
@@ -232,7 +241,7 @@ def _init(job: _Job) -> Iterator[Compared]:
                 sizes[comm.id] = comm.nranks
                 began[comm.id].add(comm.rank)
     for name, members in comms.items():
-        stuck = [process for _, process, done in members if not done]
+        stuck = [process for _, process, done in members if not done and id(process) not in failed]
         if not stuck:
             continue
         nranks = sizes[name]
@@ -309,6 +318,41 @@ def _behind(job: _Job) -> Iterator[Compared]:
             f"{said_names(who)} enqueued {count} collectives of {rows[0][1].name}; others wait in "
             f"the one with the number {min(waits)}",
         )
+
+
+def _differing(job: _Job) -> Iterator[Compared]:
+    """Find groups whose ranks wait in different collectives of one number.
+
+    All of them are told: which one is right is not known.
+    """
+    groups: dict[tuple[str, int], dict[int, tuple[TorchGroup, Operation]]] = defaultdict(dict)
+    for (at, key), (group, counts) in job.log.work.items():
+        if counts.waits_in is None:
+            continue
+        found = job.log.operations.get((at, counts.waits_in))
+        if found is not None:
+            groups[key, counts.waits_in][job.identities.leader(at)] = group, found
+    for (_, count), members in sorted(groups.items()):
+        ranks = [group.rank for group, _ in members.values() if group.rank is not None]
+        if len(set(ranks)) < len(ranks):
+            continue  # two are the same rank of it: its name is that of several groups
+        callers: dict[str, list[Identity]] = defaultdict(list)
+        names = {found.name for _, found in members.values()}
+        for leader, (_, found) in members.items():
+            said = found.name
+            if len(names) == 1:
+                if said not in _OF_ONE_SIZE:
+                    continue
+                said += f" of {found.sizes[0]:,} elements"
+            callers[said].append(job.identities.of(leader))
+        if len(callers) > 1:
+            group = next(iter(members.values()))[0]
+            words = (f"{said_names(who)}: {said}" for said, who in callers.items())
+            yield Compared(
+                "collectives-differ",
+                tuple(one for who in callers.values() for one in who),
+                f"number {count} of {group.name}: {cut_list(words, _MANY_SHOWN)}",
+            )
 
 
 def _desync(job: _Job) -> Iterator[Compared]:

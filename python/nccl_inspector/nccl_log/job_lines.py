@@ -8,6 +8,7 @@ exception that no rule knows counts only as the last line of a traceback.
       File "train.py", line 120, in step
     ValueError: too many values to unpack
     [E socket.cpp:957] [c10d] The client socket has timed out after 60s while trying to connect
+    (raylet) A worker died or was killed while executing a task by an unexpected system error.
     n1: Test CUDA failure common.cu:303 'an illegal memory access was encountered'
 """
 
@@ -22,6 +23,11 @@ from nccl_inspector.nccl_log.prefixes import own_text, read_prefix
 
 # `error`, `Error`, `ERROR_...` of Python, C and Slurm; the others have none.
 _MARKS: Final = (b"rror", b"xception: ", b"[c10d] ", b" failure ")
+# What a framework writes without any of these when it ends the job: looked for only there.
+_END_MARKS: Final = (
+    b"onitoredBarrier", b"nexpected result ", b" memory pressure", b"heartbeat",
+    b"different incarnation", b"aborting the MPI job", b"unable to reliably start",
+)  # fmt: skip
 # A user's block may be full of marks: one line is looked at for so many bytes, and some more.
 _LOOK_BYTES, _LOOKS = 256, 64
 _LINE_BYTES_MAX = 4096
@@ -31,11 +37,33 @@ _EXCEPTION = re.compile(rb"(?:Error|Exception)(?:\(\w{1,64}\))?(?=: |:?[ \t]{0,8
 _NAME = re.compile(rb"[A-Za-z_][\w.]{0,96}$")
 # Begins of texts that rules know without an exception's name before them.
 _KNOWN = re.compile(
-    rb"\[c10d\] |CCL error: |(?:Test )?(?:CUDA|NCCL) failure |nccl[A-Z]\w{3,32} failed: "
+    rb"\[c10d\] |CCL error: |(?:Test )?(?:CUDA|HIP|NCCL) failure |nccl[A-Z]\w{3,32} failed: "
     rb"|NCCL operation |NCCL_ERROR_"
-    rb"|(?:CUDA|HIP)(?: error:)? out of memory|(?:CUDA|HIP) error: "
+    rb"|(?:CUDA|HIP)(?: driver)?(?: error:)? out of memory|(?:CUDA|HIP)(?: driver)? error: "
+    rb"|RESOURCE_EXHAUSTED: |CUDA_ERROR_"
+)
+# More of them, which are looked for only in lines with one of these words.
+_RARE_WORDS: Final = (
+    b"NCCL async", b"Fatal error in ", b"occurred in MPI", b" was killed",
+    b"oordination service", b"JAX distributed", b"libfabric:", b"srun: error: ",
+    b"slurmstepd: error: ",
+)  # fmt: skip
+_RARE = re.compile(
+    rb"NCCL async error: "
+    rb"|(?:\[Rank \d{1,7}\]: )?Ranks? \d[\d, ]{0,400} failed to pass monitoredBarrier"
+    rb"|Unexpected result |Fatal error in |An error occurred in MPI"
+    rb"|A worker died or was killed|[1-9]\d{0,6} Workers \(tasks / actors\) killed due to memory "
+    rb"|Task /job:\w{1,64}/replica:\d{1,9}/task:|stopped sending heartbeats"
+    rb"|(?:/job:\w{1,64}/replica:\d{1,9}/task:)?\d{1,9} unexpectedly tried to connect with a diff"
+    rb"|is aborting the MPI job|(?:ORTE|PRTE) was unable to reliably start "
+    rb"|Task launch for StepId=|(?:task \d{1,7}|Application) launch failed: |Unable to create step "
+    rb"|container start failed|couldn't start container|execve\(\): "
+    rb"|Polled an error from coordination service|JAX distributed service detected fatal "
+    rb"|libfabric:\d{1,10}:\d{1,20}:[^<\n]{0,200}<(?:warn|critical|error)> err"
 )
 _WHAT = re.compile(rb"^\s{0,8}what\(\):\s{1,4}(?=\[(?:PG|Rank) )")
+# An exception of Python's that repeats what PyTorch's watchdog found.
+_REPEATED = re.compile(rb"\[Rank \d{1,7}\] Watchdog caught ")
 _FRAME = re.compile(rb'File "([^"\n]{1,400})", line (\d{1,9}), in ([^\n]{1,120})')
 _CHAINED: Final = (b"During handling of the above", b"was the direct cause of")
 
@@ -59,7 +87,7 @@ class JobLine:
 
 def job_lines(before: bytes, block: bytes) -> Iterator[JobLine]:
     """Yield such lines of a block, in order; `before` is the end of the block before it."""
-    for begin, line in islice(_marked(block), _LOOKS + len(block) // _LOOK_BYTES):
+    for begin, line in islice(_marked(block, _MARKS), _LOOKS + len(block) // _LOOK_BYTES):
         if b"CCL" in line and (b"CCL WARN " in line or MARK.search(line)):
             continue
         found = _line(begin, line)
@@ -74,9 +102,20 @@ def job_lines(before: bytes, block: bytes) -> Iterator[JobLine]:
         yield _with_frame(found, known)
 
 
-def _marked(block: bytes) -> Iterator[tuple[int, bytes]]:
+def end_lines(tail: bytes) -> Iterator[JobLine]:
+    """Yield what `job_lines` does not find of the end of a file, which is `tail`."""
+    for begin, line in islice(_marked(tail, _END_MARKS), _LOOKS + len(tail) // _LOOK_BYTES):
+        end = own_text(line)
+        known = _RARE.search(line, end)
+        if known is not None and (
+            not any(mark in line for mark in _MARKS) or _line(begin, line) is None
+        ):
+            yield JobLine(begin, line[:end], line[known.start() :])
+
+
+def _marked(block: bytes, marks: tuple[bytes, ...]) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that have one of the marks, once each."""
-    places = {mark: at for mark in _MARKS if (at := block.find(mark)) >= 0}
+    places = {mark: at for mark in marks if (at := block.find(mark)) >= 0}
     while places:
         at = min(places.values())
         begin = max(block.rfind(b"\n", max(0, at - _LINE_BYTES_MAX), at) + 1, at - _LINE_BYTES_MAX)
@@ -94,7 +133,14 @@ def _line(begin: int, line: bytes) -> JobLine | None:
     own = line[end:]
     if (what := _WHAT.match(own)) is not None:
         return JobLine(begin, line[:end], own[what.end() :], is_torch=True)
+    if b"Watchdog caught" in own and (watchdog := _REPEATED.search(own)) is not None:
+        return JobLine(begin, line[:end], own[watchdog.start() :], is_torch=True)
     known = _KNOWN.search(own)
+    if known is None:
+        for words in _RARE_WORDS:
+            if words in line:
+                known = _RARE.search(own)
+                break
     exception = _EXCEPTION.search(own)
     if exception is not None and (known is None or exception.start() < known.start()):
         at = _name_at(own, exception.start())

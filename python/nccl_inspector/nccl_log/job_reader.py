@@ -12,7 +12,7 @@ from typing import Final
 from nccl_inspector.model.card import WARNING
 from nccl_inspector.model.exit_words import OUT_OF_MEMORY, SIGABRT, SIGTERM, signal_of
 from nccl_inspector.nccl_log.catalogue import Matcher
-from nccl_inspector.nccl_log.job_lines import JobLine, job_lines
+from nccl_inspector.nccl_log.job_lines import JobLine, end_lines, job_lines
 from nccl_inspector.nccl_log.kept import Keeper
 from nccl_inspector.nccl_log.launcher_lines import SRUN, LauncherEnd, LauncherReader
 from nccl_inspector.nccl_log.lines import Head, parse_text_head, time_of
@@ -26,8 +26,23 @@ _LAST_BYTES = 64 << 10  # before the end of a file: an exception that ended the 
 _INNER = re.compile(rb"(?: / ([^'\n]{4,800})'|log entry[^'\n]{0,80}'([^'\n]{4,800})')")
 _LAUNCHERS: Final = (
     b"error: ", b"exitcode", b"noticed that process", b"Process name: [", b"RUNNING AT",
+    b"exits with return code",
 )  # fmt: skip
+# Whom a text is about, if that is not its writer.
+_ABOUT: Final = {
+    "barrier-missed": (re.compile(rb"[Rr]anks? (\d[\d, ]{0,400}) failed to pass"), "rank {}"),
+    "nan-found": (re.compile(rb" on rank (\d{1,7}) "), "rank {}"),
+    "jax-task-lost": (
+        re.compile(rb"(\d{1,9}) (?:heartbeat timeout|unexpectedly tried)"),
+        "task {}",
+    ),
+    "ray-worker-died": (re.compile(rb"Worker PID: (\d{1,10})"), "pid {}"),
+    "launch-failed": (re.compile(rb" failed on node (\S{1,256}):"), "node {}"),
+    "mpi-failed": (re.compile(rb"\(rank (\d{1,7}) in comm"), "rank {}"),
+}
+_NAMED_MAX = 64
 _DEADLY: Final = frozenset({4, 7, 8, 9, 11})  # signals that nobody sends to tell a process to end
+_FAILED_NODE = re.compile(r"error: Node failure on (\S{1,256})")
 _LAUNCHER: Final = "the launcher"
 _NEW_LINE: Final = b"\n"
 
@@ -57,13 +72,15 @@ class JobReader:
     ) -> None:
         self._keeper, self._matcher = keeper, matcher
         self._process, self._place = process, place
+        self._year = 0
         self._tail = b""  # the end of this file until now
         self._raised: dict[int, _Raised] = {}
 
     def read(self, block: bytes, offset: int, year: int) -> None:
         """Take a block; `offset`: of all that was read before it."""
         for found in job_lines(self._tail, block):
-            self._job_line(found, offset, year)
+            self._job_line(found, offset, year, self._place)
+        self._year = year
         self._tail = block if len(block) >= _TAIL_BYTES else self._tail[-_TAIL_BYTES:] + block
 
     def end_file(self, name: str, offset: int, lines: int) -> None:
@@ -76,14 +93,21 @@ class JobReader:
             elif hits.count == 1:
                 hits.severity = WARNING
         self._raised.clear()
+        begin = offset - len(self._tail)
+        for found in end_lines(self._tail):
+            self._job_line(
+                found, begin, self._year,
+                lambda at: f"{name}:{lines - self._tail.count(_NEW_LINE, at)}",
+            )  # fmt: skip
         if any(mark in self._tail for mark in _LAUNCHERS):
-            begin = offset - len(self._tail)
             for rule_id, text, at, whom in _launched(self._tail):
                 place = f"{name}:{lines - self._tail.count(_NEW_LINE, at)}"
                 self._launcher(rule_id, text, begin + at, place, whom)
         self._tail = b""
 
-    def _job_line(self, found: JobLine, offset: int, year: int) -> None:
+    def _job_line(
+        self, found: JobLine, offset: int, year: int, place_of: Callable[[int], str]
+    ) -> None:
         if found.is_torch:
             told = parse_torch_head(found.head, found.text, year)
         else:
@@ -101,8 +125,9 @@ class JobReader:
         if rule is None:
             self._raise(number, record, order, found)
             return
-        place = self._place(found.at)
-        self._keeper.keep(rule, number, record, order, place, rule.id)
+        place = place_of(found.at)
+        hits = self._keeper.keep(rule, number, record, order, place, rule.id)
+        hits.whom.update(_about(rule.id, found.text)[: _NAMED_MAX - len(hits.whom)])
         self._inner(number, record, order, place)
 
     def _count(self) -> None:
@@ -140,18 +165,41 @@ class JobReader:
             hits.whom.add(whom)
 
 
+def _about(rule_id: str, text: bytes) -> list[str]:
+    """Return whom a line is about, if its rule has a place for that; empty: its writer."""
+    pattern, words = _ABOUT.get(rule_id, (None, ""))
+    match = pattern.search(text) if pattern else None
+    if match is None:
+        return []
+    numbers = [one.strip().decode("ascii", "replace") for one in match[1].split(b",")]
+    return [words.format(one) for one in numbers if one]
+
+
+def _whom(end: LauncherEnd) -> str:
+    """Return whose end a launcher tells; empty: it does not say."""
+    if end.tasks:
+        who = f"{'task' if end.source == SRUN else 'rank'} {end.tasks}"
+    else:
+        who = f"pid {end.pid}" if end.pid else ""
+    return f"{who} ({end.hosts})" if end.hosts and who else who or end.hosts
+
+
 def _launched(tail: bytes) -> Iterable[tuple[str, str, int, str]]:
     """Yield what launchers wrote: rule, text, place, and whom it is about (empty: not told)."""
     reader = LauncherReader()
     reader.read(tail)
     for end, at in reader.ends.items():
-        who = f"{'task' if end.source == SRUN else 'rank'} {end.tasks}"
-        yield _rule_of_end(end), end.line, at, f"{who} ({end.hosts})" if end.hosts else who
+        yield _rule_of_end(end), end.line, at, _whom(end)
     for step, at in reader.out_of_memory.items():
         words = f"Slurm counted kills for lack of memory in step {step}"
         yield "oom-killed", words, at, ""
+    failed = min((at for end, at in reader.ends.items() if not end.by_launcher), default=None)
     for note, at in reader.notes.items():
-        yield _rule_of_note(note), note, at, ""
+        rule = _rule_of_note(note)
+        if rule == "job-cancelled" and failed is not None and failed < at and "STEP" in note:
+            rule = "task-ended"  # srun ends a step when a task of it has failed
+        node = _FAILED_NODE.search(note)
+        yield rule, note, at, f"node {node[1]}" if node else ""
 
 
 def _rule_of_end(one: LauncherEnd) -> str:

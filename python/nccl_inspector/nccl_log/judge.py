@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
 
-from nccl_inspector.model.card import CRITICAL, SEVERITIES, Severity
+from nccl_inspector.model.card import CRITICAL, SEVERITIES, WARNING, Severity
 from nccl_inspector.model.wording import cut_list, elapsed, number
 from nccl_inspector.nccl_log.catalogue import LogRule, Role, Scope, load_catalogue, shape_of
 from nccl_inspector.nccl_log.compare import compare
@@ -19,7 +19,20 @@ NAMES_MAX = 64  # of processes in one finding
 FACT_VALUES_MAX = 6
 _TIES_SHOWN = 4
 # Ends of processes from which what peers write of each other follows.
-_DEATHS = frozenset({"oom-killed", "slurm-node-failed", "task-killed", "python-exception"})
+_DEATHS = frozenset(
+    {
+        "oom-killed", "slurm-node-failed", "task-killed", "python-exception", "ray-worker-died",
+        "data-worker-killed",
+    }
+)  # fmt: skip
+# NCCL's results that are not of another process: CUDA, system, argument, usage.
+_OWN_FAILURES = frozenset({1, 2, 4, 5})
+# Errors of a transfer that a link which is down brings about.
+_OF_LINKS = frozenset({"ib-retry-exceeded", "ib-flushed", "ib-completion-error"})
+_OF_PROGRAMS = frozenset({"python-exception", "program-gpu-memory", "program-cuda-error"})
+_PORT_ERROR = b"port error"
+_PORT_BEFORE_S = 300.0
+_PORT_BEFORE_BYTES = 16 << 10
 _ROLES = (Role.ERROR, Role.SYMPTOM, Role.SETTING, Role.CONSEQUENCE)
 
 
@@ -108,6 +121,13 @@ def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> Lo
         one is not raised and one.grave is CRITICAL for one in log.hits.values()
     ):
         raised.severity = None  # the program went on for a while, and failed all the same
+    _silent(log)
+    for hits in log.hits.values():
+        if hits.rule.id in _OF_PROGRAMS and all(
+            _is_after_waiting(log, _Event(time_s, order, writer, hits, ""))
+            for writer, (time_s, order) in hits.first.items()
+        ):
+            hits.severity = WARNING
     first = _first_error(log, identities)
     found = [*_matched(log, identities), *_compared(log, identities, partial)]
     order = sorted(found, key=lambda one: _place(one, first))
@@ -130,6 +150,26 @@ def _place(one: LogFinding, first: FirstError | None) -> tuple[int, int, int]:
     """Return the place of a finding: the first error, then the worst, causes before settings."""
     is_first = first is not None and one.key == first.key
     return (0 if is_first else 1, -SEVERITIES.index(one.severity), _ROLES.index(one.rule.role))
+
+
+def _silent(log: Log) -> None:
+    """Make calls that came back with an error a finding, if nothing else says why.
+
+    Of a process whose communicator came about they may have been of something it can do without.
+    """
+    traces = log.hits.get("return-trace")
+    if traces is None or len(log.hits) > sum(
+        one.rule.role is Role.SETTING or one is traces for one in log.hits.values()
+    ):
+        return
+    codes = [
+        one.record.code for one in traces.quotes
+        if one.record.code in _OWN_FAILURES
+        and not any(comm.completed for comm in log.processes[one.process].comms.values())
+    ]  # fmt: skip
+    if codes:
+        traces.rule = load_catalogue().rules["nccl-silent"]
+        traces.code = codes[0] or 0
 
 
 # The first error.
@@ -161,17 +201,21 @@ def _first_error(log: Log, identities: Identities) -> FirstError | None:
     if any(one.hits.rule.id in _DEATHS for one in errors):
         # What peers write of each other may follow from a death, which Slurm tells at the end.
         errors = [one for one in errors if one.hits.rule.scope is not Scope.PAIR]
+    errors = [one for one in errors if not _is_after_waiting(log, one)]
     timed = [one for one in errors if one.time_s is not None]
     if log.files == 1 and len(timed) < len(errors):
         # The lines of one file are in the order in which they were written.
         first = min(errors, key=lambda one: one.order)
     elif timed:
         first = min(timed, key=lambda one: (one.time_s, one.order))
+    elif not errors:
+        return None
     else:
         whose = {identities.leader(one.writer) for one in errors}
         if len(whose) != 1:
             return None
         first = errors[0]
+    first = _port_before(log, first) or first
     ties = [
         one for one in errors
         if one.time_s is not None and first.time_s is not None and _same_moment(one, first)
@@ -190,6 +234,39 @@ def _first_error(log: Log, identities: Identities) -> FirstError | None:
         first.hits.rule, who, first.time_s, quote, followers, within_s,
         len(timed) == len(errors) or log.files == 1, first.key,
     )  # fmt: skip
+
+
+def _is_after_waiting(log: Log, error: _Event) -> bool:
+    """Tell whether a program failed after it had waited in vain: that is where it began."""
+    timeouts = log.hits.get("watchdog-timeout")
+    waited = timeouts.first.get(error.writer) if timeouts else None
+    if waited is None or error.hits.rule.id not in _OF_PROGRAMS:
+        return False
+    time_s, order = waited
+    if log.files > 1 and time_s is not None and error.time_s is not None:
+        return time_s < error.time_s
+    return log.files == 1 and order < error.order
+
+
+def _port_before(log: Log, first: _Event) -> _Event | None:
+    """Return the failure of a port from which an adapter's error of a transfer followed, or None.
+
+    Adapters repeat a transfer for half a minute, so it is not long before.
+    """
+    hits = log.hits.get("ib-port-event")
+    if hits is None or first.hits.rule.id not in _OF_LINKS:
+        return None
+    kept = [*hits.quotes, *([hits.earliest] if hits.earliest else [])]
+    downs = [one for one in kept if _PORT_ERROR in one.record.message]
+    for one in sorted(downs, key=lambda quote: quote.order):
+        time_s = one.record.time_s
+        if time_s is not None and first.time_s is not None:
+            is_before = 0 < first.time_s - time_s <= _PORT_BEFORE_S
+        else:
+            is_before = log.files == 1 and 0 < first.order - one.order <= _PORT_BEFORE_BYTES
+        if is_before:
+            return _Event(time_s, one.order, one.process, hits, hits.rule.id)
+    return None
 
 
 def _same_moment(one: _Event, first: _Event) -> bool:

@@ -12,7 +12,7 @@ from nccl_inspector.model.card import Severity
 from nccl_inspector.nccl_log.catalogue import LogRule, Role, shape_of, words_shape
 from nccl_inspector.nccl_log.process_log import ProcessLog
 from nccl_inspector.nccl_log.record import Record
-from nccl_inspector.nccl_log.torch_lines import Desync, TorchGroup, WorkCounts
+from nccl_inspector.nccl_log.torch_lines import Desync, Operation, TorchGroup, WorkCounts
 
 QUOTES_MAX: Final = 16  # lines that are kept of each rule
 _FIRSTS_MAX = 1 << 18  # of all rules: who wrote something that a rule fits
@@ -61,6 +61,8 @@ class Log:
     processes: list[ProcessLog] = field(default_factory=list)
     hits: dict[str, Hits] = field(default_factory=dict)
     work: dict[tuple[int, str], tuple[TorchGroup, WorkCounts]] = field(default_factory=dict)
+    # By process and number; None: the process wrote of two of that number, in two groups.
+    operations: dict[tuple[int, int], Operation | None] = field(default_factory=dict)
     desyncs: dict[Desync, tuple[TorchGroup | None, int]] = field(default_factory=dict)  # and writer
     bytes: int = 0
     files: int = 0

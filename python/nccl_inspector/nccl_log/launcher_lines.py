@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of launchers about the ends of their tasks: srun and slurmstepd, torchrun, mpirun.
+"""Lines of launchers about the ends of tasks: srun and slurmstepd, torchrun, mpirun, DeepSpeed.
 
 Users can write such lines, too. The report uses them as information (report/launcher.py).
 """
@@ -7,7 +7,7 @@ Users can write such lines, too. The report uses them as information (report/lau
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from nccl_inspector.model.exit_words import (
     OOM_WORDS,
@@ -20,7 +20,7 @@ from nccl_inspector.model.exit_words import (
 from nccl_inspector.nccl_log.lines import whole_lines
 from nccl_inspector.system.printable import plain
 
-SRUN, TORCHRUN, MPIRUN = "srun", "torchrun", "mpirun"
+SRUN, TORCHRUN, MPIRUN, DEEPSPEED = "srun", "torchrun", "mpirun", "deepspeed"
 TAIL_BYTES = 32 << 20  # of an output: launchers write at its end
 ENDS_MAX, NOTES_MAX = 256, 64
 _QUOTE_CHARS = 160
@@ -34,9 +34,12 @@ _NAMED = {
     "Stack fault": 16, "CPU time limit exceeded": 24, "File size limit exceeded": 25,
     "Bad system call": 31, "Out Of Memory": OUT_OF_MEMORY,
 }  # fmt: skip
-# In front of `error: ` is the name of srun or slurmstepd, of slurmstepd-NODE with several slurmd on
-# a host, or the time; with --label the number of a task is in front of slurmstepd's.
-_HEAD = rb"^(?:\d{1,7}: )?(?:srun: |slurmstepd(?:-[^\s:]{1,64})?: |\[[^\]\n]{1,40}\] )?error: "
+# In front of `error: ` is the name of srun, salloc or slurmstepd, of slurmstepd-NODE with several
+# slurmd on a host, or the time; with --label the number of a task is in front of slurmstepd's.
+_HEAD = (
+    rb"^(?:\d{1,7}: )?(?:srun: |salloc: |slurmstepd(?:-[^\s:]{1,64})?: |\[[^\]\n]{1,40}\] )?"
+    rb"error: "
+)
 _TASKS = re.compile(
     _HEAD + rb"(\S{1,1000}): tasks? ([\d,-]{1,2048}): (?:Exited with exit code (\d{1,3})"
     rb"|([A-Z][A-Za-z0-9/ ]{2,40}?)(?: \(core dumped\))?)\s*$"
@@ -56,6 +59,7 @@ _MARK = re.compile(
     rb"error: (?:\*\*\* |Detected |Node failure on |[^\s:]{1,1000}: tasks? )"
     rb"|srun: (?:Force )?Terminat|srun: Job step aborted|  exitcode {1,8}: -?\d"
     rb"|noticed that process rank |Process name: \[|RUNNING AT |failed \(exitcode: -?\d"
+    rb"|exits with return code = -?\d"
     rb"|Sending process \d{1,10} closing signal |Closing process \d{1,10} via signal "
 )
 _TORCHRUN = re.compile(
@@ -70,6 +74,11 @@ _FAILED = re.compile(
     rb"failed \(exitcode: (-?\d{1,3})\) local_rank: \d{1,9} \(pid: (\d{1,10})\) of"
 )
 _CLOSED = re.compile(rb"(?:Sending|Closing) process (\d{1,10}) ")
+# Another text may end where Slurm's begins: a progress bar has no line end of its own.
+_OWN_HEAD = re.compile(rb"(?:^|[^\w/\"'` ])(?=(?:srun|slurmstepd(?:-[^\s:]{1,64})?): error: )")
+# Before the code is the command of the node's last process, whichever of them failed.
+_DEEPSPEED = re.compile(rb" exits with return code = (-?\d{1,3})\s*$")
+_DEEPSPEED_HEAD: Final = b":sigkill_handler] "
 _MPI_SIGNAL = re.compile(
     rb"noticed that process rank (\d{1,9}) with PID (\d{1,10}) on node\s+(\S{1,256})\s+exited on\s+"
     rb"signal (\d{1,3})"
@@ -137,6 +146,12 @@ def from_json(found: dict[str, Any]) -> LauncherLines:
 # Reading.
 
 
+def _own_line(line: bytes) -> bytes:
+    """Return a line from where Slurm's own text begins in it."""
+    found = _OWN_HEAD.search(line)
+    return line[found.end() :] if found else line
+
+
 def _text(data: bytes) -> str:
     return plain(data.decode("utf-8", "replace").strip())[:_QUOTE_CHARS]
 
@@ -179,13 +194,15 @@ class LauncherReader:
                 self._line(match[0], block[start:end], around)
 
     def _line(self, mark: bytes, line: bytes, around: bytes) -> None:
-        if mark.startswith(b"failed"):
+        if mark.startswith(b"exits"):
+            self._deepspeed(line)
+        elif mark.startswith(b"failed"):
             self._torchrun_at_once(line)
         elif b"exitcode" in mark:
             self._torchrun(around)
         elif mark.startswith((b"noticed", b"Process", b"RUNNING")):
             self._mpirun(around)
-        elif _TERMINATING.match(line):
+        elif _TERMINATING.match(line := _own_line(line)):
             self._is_ended = True
         elif found := _TASKS.match(line):
             self._tasks(found, line)
@@ -245,6 +262,13 @@ class LauncherReader:
             one = LauncherEnd(TORCHRUN, "", "", max(code, 0), max(-code, 0), _text(line), pid)
             self._add(one)
             self._failed[pid] = one
+
+    def _deepspeed(self, line: bytes) -> None:
+        found = _DEEPSPEED.search(line)
+        if found and _DEEPSPEED_HEAD in line:
+            code = int(found[1])
+            quote = f"a process of this node exits with return code = {code}"
+            self._add(LauncherEnd(DEEPSPEED, "", "", max(code, 0), max(-code, 0), quote))
 
     def _close(self, mark: bytes) -> None:
         found = _CLOSED.match(mark)

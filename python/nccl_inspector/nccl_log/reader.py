@@ -47,6 +47,7 @@ from nccl_inspector.nccl_log.torch_lines import (
     counts_of,
     desync_of,
     group_of,
+    operation_of,
     parse_torch_head,
     severity_of,
 )
@@ -339,6 +340,8 @@ class LogReader:
         if number < 0:
             return
         self._counts(number, message, end)
+        if b"(SeqNum=" in message:
+            self._operation(number, message)
         rule = self._matcher.find(Level.TORCH, message, ())
         if b"Timeout at coll" in message or not message.rpartition(b"]")[2].strip():
             self._desync(number, message, end)
@@ -348,6 +351,16 @@ class LogReader:
             self.log.loud += 1
             record = Record(Level.TORCH, message, told.time_s, rank=told.label)
             self._hit(rule, number, record, line, self._keeper.key(rule, message))
+
+    def _operation(self, number: int, message: bytes) -> None:
+        """Note what a rank waits in; another one of that number must be of another group."""
+        found = operation_of(message)
+        if found is None:
+            return
+        key = number, found[0]
+        known = self.log.operations
+        if key in known or len(known) < PROCESSES_MAX:
+            known[key] = found[1] if known.get(key, found[1]) == found[1] else None
 
     def _desync(self, number: int, message: bytes, end: int) -> None:
         """Take PyTorch's own report of who lags, which follows a line in lines of its own."""

@@ -37,6 +37,9 @@ _COUNTS = re.compile(
 _AT = re.compile(
     rb"(?:work sequence id|Timeout at (?:\w{1,12} )?work|detected by watchdog at work): (\d{1,19})"
 )
+_OPERATION = re.compile(
+    rb"Work\w{1,12}\(SeqNum=(\d{1,19}), OpType=(\w{1,40}), NumelIn=(\d{1,20}), NumelOut=(\d{1,20}),"
+)
 _UNSET: Final = (1 << 64) - 1  # a count that was never set, as an unsigned number
 _COUNT_MAX = 1 << 62
 _ALL_RANKS: Final = frozenset({"default_pg"})
@@ -86,6 +89,14 @@ class WorkCounts:
     enqueued: int
     completed: int | None
     waits_in: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a rank waits in: the collective, and its sizes in elements."""
+
+    name: str
+    sizes: tuple[int, int]  # in, out
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +177,15 @@ def counts_of(text: bytes) -> WorkCounts | None:
     if done is not None and done < enqueued:
         waits = max(done, 0) + 1
     return WorkCounts(enqueued, done, waits)
+
+
+def operation_of(message: bytes) -> tuple[int, Operation] | None:
+    """Return the number of a collective in its group and what it is; None: the line names none."""
+    match = _OPERATION.search(message)
+    if match is None:
+        return None
+    name = match[2].decode("ascii", "replace")
+    return int(match[1]), Operation(name, (int(match[3]), int(match[4])))
 
 
 def desync_of(text: bytes) -> Desync | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What launchers wrote into a job's output about the ends of its tasks: srun, torchrun, mpirun.
+"""What launchers wrote into a job's output about the ends of its tasks.
 
 Users can write such lines, too. So they accuse nobody and change no verdict: they say how a process
 ended of which the boxes say that it died, and stand in a finding of their own, as information.
@@ -107,7 +107,8 @@ def _named(step: int | None) -> str:
 
 def _who(one: LauncherEnd) -> str:
     if not one.tasks:
-        return f"process {one.pid}{f' on {one.hosts}' if one.hosts else ''}"
+        who = f"process {one.pid}" if one.pid else "a process"
+        return f"{who}{f' on {one.hosts}' if one.hosts else ''}"
     word = "task" if one.source == SRUN else "rank"
     many = "s" if any(sign in one.tasks for sign in ",-") else ""
     on = f" on {one.hosts}" if one.hosts else ""

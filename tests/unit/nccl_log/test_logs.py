@@ -92,7 +92,7 @@ def test_rccls_log_is_read_as_nccls() -> None:
         ),
         ("two-versions", {"versions-differ": "rank 2 (n2), rank 3 (n2)"}),
         # As NCCL 2.29.7 itself wrote it, without a GPU; only host and address are others.
-        ("no-driver", {"cuda-failure": "pid 4711 (n1)"}),
+        ("no-driver", {"driver-insufficient": "pid 4711 (n1)"}),
         ("desync", {"watchdog-failed": "rank 0", "desync-report": "rank 2, rank 3"}),
         ("torn", {"too-many-files": "pid 4000 (n1)"}),
         ("pytorch-only", {"socket-refused": "rank 3", "nccl-exception": "rank 3"}),
