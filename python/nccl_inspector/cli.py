@@ -9,6 +9,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from types import ModuleType
@@ -151,6 +152,18 @@ class _Commands(click.Group):
             return super().get_command(ctx, cmd_name)
         found: click.Command = getattr(import_module(f"nccl_inspector.commands.{module}"), cmd_name)
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; of an unknown one, say what it may be."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as err:
+            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not near or "Did you mean" in err.message:
+                raise
+            raise click.UsageError(f"{err.message} Did you mean '{near[0]}'?", ctx) from err
 
     def format_commands(
         self,

@@ -76,6 +76,22 @@ def test_help_imports_no_command() -> None:
     assert told.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["reprot", "7"], "Did you mean 'report'?"),
+        (["frobnicate"], "No such command 'frobnicate'."),
+        (["report", "4711.0"], "not a job id: it is a step; give the job, 4711"),
+        (["explain", "stragler"], "there is no such finding; did you mean straggler?"),
+        (["explain", "qqq"], "there is no such finding; nccl-inspector explain lists all"),
+    ],
+)
+def test_what_was_probably_meant_is_said(words: list[str], says: str) -> None:
+    done = run(*words)
+    assert done.returncode != 0
+    assert says in done.stderr
+
+
 def test_the_version_is_told() -> None:
     assert run("--version").stdout == f"nccl-inspector, version {__version__}\n"
 

@@ -3,6 +3,7 @@
 
 import shutil
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 
 import click
 
@@ -64,9 +65,10 @@ def explain(ids: tuple[str, ...]) -> None:
     log_rules = load_catalogue().rules
     unknown = set(ids).difference(BY_ID, log_rules)
     if unknown:
-        raise InspectorError(
-            f"{min(unknown)}: there is no such finding; nccl-inspector explain lists all"
-        )
+        name = min(unknown)
+        near = get_close_matches(name, [*BY_ID, *log_rules], n=1)
+        hint = f"; did you mean {near[0]}?" if near else "; nccl-inspector explain lists all"
+        raise InspectorError(f"{name}: there is no such finding{hint}")
     columns = shutil.get_terminal_size((COLUMNS_MAX, 24)).columns
     blocks = [_explained(rule) for rule in RULES if rule.id in ids]
     blocks += [_log_explained(rule) for rule in log_rules.values() if rule.id in ids]

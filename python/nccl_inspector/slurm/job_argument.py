@@ -10,6 +10,8 @@ def job_id(_context: click.Context, _parameter: click.Parameter, text: str) -> i
     """Return a job id. click's own integers take 1_2 as 12, which is another job than task 1_2."""
     if not JOB_ID.fullmatch(text):
         hint = "; for an array task give its own job id (JobIDRaw of sacct)" if "_" in text else ""
+        if step := JOB_STEP.fullmatch(text):
+            hint = f": it is a step; give the job, {step[1]}"
         raise click.BadParameter(f"not a job id{hint}")
     return int(text)
 
