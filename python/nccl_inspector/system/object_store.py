@@ -23,6 +23,8 @@ SCHEMES = ("s3", "gs", "az")
 OPTIONS = ("endpoint", "region", "virtual_hosted_style_request")
 KEYS_BYTES_MAX = 1 << 14
 CHUNK_BYTES = 1 << 20
+# Objects of one list: those of 100,000 jobs on 100 nodes.
+LISTED_MAX = 10_000_000
 # All tries together end before write_as_user.CHILD_S.
 _CONNECT_S, _REQUEST_S, _RETRIES = 5, 25, 1
 _ENDPOINT = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?")
@@ -166,13 +168,20 @@ class ObjectStore:
         """Yield the objects whose keys begin with `folder/`, by key; `after`: from there on.
 
         Raises:
-            OSError: the store does not answer, or refuses.
+            OSError: the store does not answer, or refuses, or its list has no end: a key comes
+                again, or there are more than LISTED_MAX.
         """
         import obstore
 
         with self._translated(folder):
+            last, listed = after or "", 0
             for some in obstore.list(self._store, prefix=folder, offset=after):
                 for one in some:
+                    listed += 1
+                    if one["path"] <= last or listed > LISTED_MAX:
+                        why = "too many objects" if listed > LISTED_MAX else "not in order of keys"
+                        raise OSError(errno.EIO, f"list of objects: {why}", f"{self.url}/{folder}")
+                    last = one["path"]
                     yield StoredObject(
                         one["path"], one["size"], one["e_tag"] or str(one["last_modified"]),
                         one["last_modified"].timestamp(),

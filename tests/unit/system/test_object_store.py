@@ -10,6 +10,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -111,10 +112,29 @@ def test_keys_that_everybody_may_read_are_refused(tmp_path: Path) -> None:
 # A store that is not what it should be.
 
 
+_PAGE = """<?xml version="1.0"?><ListBucketResult><Name>bucket</Name><KeyCount>1</KeyCount>
+<IsTruncated>true</IsTruncated><NextContinuationToken>t{at}</NextContinuationToken>
+<Contents><Key>site/{folder}/{at:09}</Key><LastModified>2026-11-01T10:00:00.000Z</LastModified>
+<ETag>"a"</ETag><Size>1</Size></Contents></ListBucketResult>"""
+
+
 class _Lying(BaseHTTPRequestHandler):
-    """Answers with an object of 64 GiB, or with less than it says."""
+    """Answers with an object of 64 GiB, with less than it says, or with a list without end."""
+
+    def _list(self) -> None:
+        asked = parse_qs(urlsplit(self.path).query)
+        at = int(asked.get("continuation-token", ["t0"])[0][1:]) + 1
+        folder = asked["prefix"][0].strip("/").removeprefix("site/")
+        page = _PAGE.format(at=1 + at % 2 if folder == "again" else at, folder=folder).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
 
     def do_GET(self) -> None:
+        if "list-type" in self.path:
+            self._list()
+            return
         self.send_response(200)
         self.send_header("ETag", '"a"')
         self.send_header("Last-Modified", "Sun, 01 Nov 2026 10:00:00 GMT")
@@ -173,3 +193,38 @@ def test_an_object_is_not_fetched_beyond_what_is_read_of_it(
     said, is_within = done.stdout.splitlines()
     assert words in said
     assert is_within == "True"
+
+
+_LIST = """
+import sys
+from pathlib import Path
+from nccl_inspector.system import object_store
+object_store.LISTED_MAX = 1000
+listed = 0
+try:
+    store = object_store.ObjectStore(sys.argv[1], Path("/none"))
+    for listed, _ in enumerate(store.list(sys.argv[2]), 1):
+        pass
+except OSError as err:
+    print(f"{err.strerror}: {err.filename}", listed)
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        ("again", "list of objects: not in order of keys: s3://bucket/site/again 1"),
+        ("more", "list of objects: too many objects: s3://bucket/site/more 1000"),
+    ],
+)
+def test_a_list_of_objects_without_an_end_is_not_read_for_ever(
+    lying_store: str, folder: str, words: str
+) -> None:
+    pytest.importorskip("obstore")
+    done = subprocess.run(
+        [sys.executable, "-c", _LIST, lying_store, folder],
+        env={"PYTHONPATH": str(REPO / "python"), "AWS_ACCESS_KEY_ID": "k",
+             "AWS_SECRET_ACCESS_KEY": "s"},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.strip() == words, done.stderr
