@@ -76,9 +76,9 @@ class JobReader:
         self._tail = b""  # the end of this file until now
         self._raised: dict[int, _Raised] = {}
 
-    def read(self, block: bytes, offset: int, year: int) -> None:
-        """Take a block; `offset`: of all that was read before it."""
-        for found in job_lines(self._tail, block):
+    def read(self, block: bytes, offset: int, year: int, error_at: int) -> None:
+        """Take a block; `offset`: of all that was read before it. `error_at`: see `job_lines`."""
+        for found in job_lines(self._tail, block, error_at):
             self._job_line(found, offset, year, self._place)
         self._year = year
         self._tail = block if len(block) >= _TAIL_BYTES else self._tail[-_TAIL_BYTES:] + block

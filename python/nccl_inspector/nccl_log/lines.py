@@ -31,10 +31,14 @@ _LINE_BYTES_MAX = 1 << 16  # a longer line is taken apart in the middle
 
 # Lines that may be most of a log and say nothing of a single process that is used here; the ways
 # of channels are counted in whole blocks (COUNTED_WAYS).
+_WAY = rb"via (?:P2P/|NET/IB/[0-9()]{1,12}/GDRDMA)"
 _QUIET = (
-    rb"(?!(?:AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|AlltoAll|AllToAll|Gather|Scatter|Send"
-    rb"|Recv|AllGatherV): |Ring |Trees |Tree |Pattern |\[Proxy "
-    rb"|Channel [^\r\n]{0,80}? via (?:P2P/|NET/IB/[0-9()]{1,12}/GDRDMA))"
+    rb"(?!Ring |Trees? |Channel (?:[^>\r\n]{1,40}> [^ \r\n]{1,24} (?:\[(?:send|receive)\] )?"
+    + _WAY  # as NCCL writes it; then whatever stands between
+    + rb"|[^\r\n]{0,80}? "
+    + _WAY
+    + rb")|(?:All(?:Reduce|GatherV?|[tT]oAll)|Reduce(?:Scatter)?|Broadcast|Gather|Scatter|Send|Recv): "
+    rb"|Pattern |\[Proxy )"
 )
 # All alternatives begin with the same letters, so that a search for them passes over other text
 # at the speed of memory.
