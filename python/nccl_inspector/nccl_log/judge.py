@@ -12,7 +12,7 @@ from nccl_inspector.nccl_log.catalogue import LogRule, Role, Scope, load_catalog
 from nccl_inspector.nccl_log.compare import compare
 from nccl_inspector.nccl_log.identities import Identities, Identity, said_hosts, said_names
 from nccl_inspector.nccl_log.kept import Hits, Log, Quote
-from nccl_inspector.nccl_log.process_log import Comm, ProcessLog
+from nccl_inspector.nccl_log.process_log import LAUNCHER, Comm, ProcessLog
 from nccl_inspector.nccl_log.results import said_result
 
 NAMES_MAX = 64  # of processes in one finding
@@ -293,7 +293,7 @@ def _followers(
     times: dict[str, float | None] = {}
     for event in _events(log, [Role.ERROR, Role.SYMPTOM, Role.CONSEQUENCE]):
         name = identities.of(event.writer).name
-        if name in known:
+        if name in known or log.processes[event.writer].alias == LAUNCHER:
             continue
         last = times.setdefault(name, event.time_s)
         if event.time_s is not None and (last is None or event.time_s < last):

@@ -37,7 +37,8 @@ _QUIET = (
     + _WAY  # as NCCL writes it; then whatever stands between
     + rb"|[^\r\n]{0,80}? "
     + _WAY
-    + rb")|(?:All(?:Reduce|GatherV?|[tT]oAll)|Reduce(?:Scatter)?|Broadcast|Gather|Scatter|Send|Recv): "
+    + rb")|(?:All(?:Reduce|GatherV?|[tT]oAll)|Reduce(?:Scatter)?|Broadcast|Gather|Scatter"
+    rb"|Send|Recv): "
     rb"|Pattern |\[Proxy )"
 )
 # All alternatives begin with the same letters, so that a search for them passes over other text

@@ -16,6 +16,7 @@ from nccl_inspector.nccl_log.catalogue import LogRule, Matcher, Role
 from nccl_inspector.nccl_log.job_lines import ERROR
 from nccl_inspector.nccl_log.job_reader import JobReader
 from nccl_inspector.nccl_log.kept import Hits, Keeper, Log
+from nccl_inspector.nccl_log.launcher_lines import OutputEnd
 from nccl_inspector.nccl_log.lines import (
     COUNTED_WAYS,
     HEAD_BYTES_MAX,
@@ -76,20 +77,14 @@ _DESYNCS_MAX = 64
 class LogReader:
     """Takes the bytes of logs, one file after the other."""
 
-    def __init__(self, *, own_files: bool = False, whole_output: bool = True) -> None:
-        """`own_files`: each file is of one process, so equal host and pid are not the same one.
-
-        `whole_output`: read lines of launchers, exceptions and the like, too.
-        """
+    def __init__(self, *, own_files: bool = False) -> None:
+        """`own_files`: each file is of one process, so equal host and pid are not the same one."""
         self.log = Log()
         self._keeper = Keeper(self.log)
         self._matcher = Matcher()
         self._own_files = own_files
-        self._job = (
-            JobReader(self._keeper, self._matcher, self._process, self._place)
-            if whole_output
-            else None
-        )
+        self._job = JobReader(self._keeper, self._matcher, self._process, self._place)
+        self._is_output = True
         self._by_key: dict[tuple[int, int | None, str, int | None, str], int] = {}
         self._by_head: dict[bytes, int] = {}
         self._loud_heads: dict[bytes, tuple[Head, int]] = {}
@@ -107,13 +102,22 @@ class LogReader:
         self._since_warning = 0  # lines of level INFO
 
     def read(
-        self, name: str, chunks: Iterable[bytes], year: int = 0, label: int | None = None
+        self,
+        name: str,
+        chunks: Iterable[bytes],
+        year: int = 0,
+        label: int | None = None,
+        *,
+        is_output: bool = True,
+        end: OutputEnd | None = None,
     ) -> None:
         """Read a file; `label` is the number of the task that wrote it, if its name says so.
 
-        `year`: of times that have none.
+        `year`: of times that have none. `is_output`: lines of launchers, exceptions and the like
+        are read, too. `end`: what launchers wrote at its end, if that has been read.
         """
         log = self.log
+        self._is_output = is_output
         log.files += 1
         self._file, self._year = name, year
         self._label = -1 if label is None else label
@@ -128,8 +132,13 @@ class LogReader:
             self._read_block(block)
             self._lines_before += block.count(b"\n")
             self._offset += len(block)
-        if self._job is not None:
-            self._job.end_file(name, self._offset, self._lines_before)
+        if is_output:
+            self._job.end_file(name, self._offset, self._lines_before, end)
+
+    @property
+    def offset(self) -> int:
+        """How many bytes of all files have been taken apart, as `Quote.order` counts them."""
+        return self._offset
 
     def _counted(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
@@ -137,7 +146,7 @@ class LogReader:
             yield chunk
 
     def _read_block(self, block: bytes) -> None:
-        # A search for what most of a job's output has not got costs less than all that depends on it.
+        # Most blocks of a job's output have nothing of what follows.
         first = _CCL.search(block)
         if first is not None:
             self._read_lines(block, first.start())
@@ -182,7 +191,7 @@ class LogReader:
         error_at = block.find(ERROR)
         if error_at >= 0 or self._unfinished is not None:
             self._last_errors(block)
-        if self._job is not None:
+        if self._is_output:
             self._job.read(block, self._offset, self._year, error_at)
 
     def _count_ways(self, block: bytes) -> None:
