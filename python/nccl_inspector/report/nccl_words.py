@@ -27,7 +27,7 @@ from nccl_inspector.model.card import (
 )
 from nccl_inspector.model.wording import number
 from nccl_inspector.nccl_log.catalogue import LogRule, Role, Scope, load_catalogue
-from nccl_inspector.nccl_log.judge import LogFinding, LogReport, said_followers
+from nccl_inspector.nccl_log.judge import LogFinding, LogReport, said_as_early, said_followers
 from nccl_inspector.nccl_log.process_log import LAUNCHER
 from nccl_inspector.nccl_log.record import Level
 from nccl_inspector.report.flight_words import agreement, measured_roots
@@ -68,7 +68,10 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class NcclWords:
-    """What the log says; `first` is the rule of the first error, `followers` those after it."""
+    """What the log says; `first` is the rule of the first error, `followers` those after it.
+
+    `as_early`: rules of other errors that may have been before it.
+    """
 
     lines: int
     told: tuple[Told, ...]
@@ -76,6 +79,7 @@ class NcclWords:
     first_who: str = ""
     followers: int = 0
     within_s: float | None = None
+    as_early: tuple[str, ...] = ()
 
 
 def words_of(report: LogReport, counted: int | None = None) -> NcclWords:
@@ -94,6 +98,7 @@ def words_of(report: LogReport, counted: int | None = None) -> NcclWords:
         first.who,
         first.followers,
         first.within_s,
+        first.as_early,
     )
 
 
@@ -119,7 +124,7 @@ def to_json(words: NcclWords) -> dict[str, Any]:
 def from_json(found: dict[str, Any]) -> NcclWords:
     """Return what `to_json` was given."""
     told = tuple(Told(**one) for one in found.pop("told"))
-    return NcclWords(told=told, **found)
+    return NcclWords(told=told, as_early=tuple(found.pop("as_early")), **found)
 
 
 def tell_words(
@@ -217,7 +222,7 @@ def _first(words: NcclWords, told: Sequence[tuple[LogRule, Told]]) -> _First | N
     errors = [(rule, one) for rule, one in told if rule.role is not Role.SETTING]
     rule, one = next(((r, o) for r, o in errors if r.id == words.first), (None, None))
     if rule is not None and one is not None:
-        after = said_followers(words.followers, words.within_s)
+        after = said_as_early(words.as_early) + said_followers(words.followers, words.within_s)
         return _First(rule, one, is_first=True, who=words.first_who, after=after)
     for rule, one in errors:
         return _First(rule, one, is_first=False, who=one.who, after="")
