@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of the log's writers are one process, and what each is called."""
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ class Identities:
     def __init__(self, processes: Sequence[ProcessLog], *, own_files: bool = False) -> None:
         self._processes = processes
         self._leader = {at: at for at in range(len(processes))}
+        self._hostless: set[int] = set()  # only the end of their host is known
         if not own_files:
             self._join_labels()
         self._join_torn()
@@ -47,18 +49,37 @@ class Identities:
                 self._leader[at] = before
 
     def _join_torn(self) -> None:
-        """Join a writer whose host has another line's text glued to it with the true one."""
-        whole: dict[int | None, list[int]] = defaultdict(list)
+        """Join a writer whose host is glued to another line's text, or cut off by it.
+
+        What only one in several can have written is of none of them.
+        """
+        whole: dict[int | None, dict[str, int]] = defaultdict(dict)
+        sure: dict[int | None, dict[str, int]] = defaultdict(dict)
         for at, one in enumerate(self._processes):
-            if not one.torn and one.host:
-                whole[one.pid].append(at)
+            if one.host and not one.torn:
+                whole[one.pid].setdefault(one.host, at)
+                if one.comms:
+                    sure[one.pid].setdefault(one.host, at)
+        ordered = {pid: sorted(host[::-1] for host in hosts) for pid, hosts in sure.items()}
         for at, one in enumerate(self._processes):
-            if one.torn and one.pid is not None:
-                hosts = (
-                    other for other in whole[one.pid]
-                    if one.host.endswith(self._processes[other].host)
-                )  # fmt: skip
-                self._leader[at] = next(hosts, self._leader[at])
+            if one.pid is None or not one.host or one.comms:
+                continue
+            known = whole[one.pid] if one.torn else sure.get(one.pid, {})
+            ends = (one.host[begin:] for begin in range(len(one.host)))
+            found = next((known[end] for end in ends if end in known), None)
+            if found is not None:
+                self._leader[at] = found
+            elif not one.torn and one.pid in ordered:
+                self._join_cut(at, one.host[::-1], ordered[one.pid], known)
+
+    def _join_cut(self, at: int, end: str, ordered: list[str], known: dict[str, int]) -> None:
+        """Join a writer with the one whose host ends so; hosts are written from right to left."""
+        first = bisect_left(ordered, end)
+        same = [host for host in ordered[first : first + 2] if host.startswith(end)]
+        if len(same) == 1:
+            self._leader[at] = known[same[0][::-1]]
+        elif same:
+            self._hostless.add(at)
 
     def _join_ranks(self) -> None:
         """Join lines that have only a rank with the process of that rank."""
@@ -90,7 +111,12 @@ class Identities:
             name = f"pid {one.pid}"
         else:
             name = "a process that is not named"
-        return Identity(f"{name} ({one.host})" if one.host else name, one.host, one.number)
+        host = "" if at in self._hostless else one.host
+        return Identity(f"{name} ({host})" if host else name, host, one.number)
+
+    def is_known(self, at: int) -> bool:
+        """Tell whether it is known which process a writer is, and not only its number there."""
+        return self._processes[at].pid is not None and at not in self._hostless
 
     def of(self, at: int) -> Identity:
         """Return the identity of a writer."""

@@ -137,7 +137,7 @@ def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> Lo
     first = _first_error(log, identities)
     found = [*_matched(log, identities), *_compared(log, identities, partial)]
     order = sorted(found, key=lambda one: _place(one, first))
-    real = {identities.leader(at) for at, one in enumerate(log.processes) if one.pid is not None}
+    real = {identities.leader(at) for at in range(len(log.processes)) if identities.is_known(at)}
     everybody = identities.leaders()
     return LogReport(
         log.files,

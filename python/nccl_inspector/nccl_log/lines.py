@@ -168,7 +168,7 @@ def parse_head(head: bytes) -> Head:
     found = next(iter(deque(_ADDRESS.finditer(head, begin), maxlen=1)), None)  # the last one
     time_s = None if clock is None else seconds_of(clock)
     if found is None:
-        of_text = parse_text_head(head)
+        of_text = parse_text_head(head, is_torn=True)
         words = head.split()
         return replace(of_text, site=_place(words[-1]) if words else "")
     before = head[: found.start()]
@@ -198,9 +198,12 @@ def parse_diag_head(head: bytes) -> Head:
     return Head(time_of(head[:start]), host, pid, prefix.label, start=start, is_rank=prefix.is_rank)
 
 
-def parse_text_head(head: bytes) -> Head:
-    """Return what stands before text that names no process itself, such as an exception."""
-    prefix = read_prefix(head)
+def parse_text_head(head: bytes, *, is_torn: bool = False) -> Head:
+    """Return what stands before text that names no process itself, such as an exception.
+
+    `is_torn`: it is the rest of a line of NCCL's, from which the process was torn off.
+    """
+    prefix = read_prefix(head, is_torn=is_torn)
     pid = None if prefix.is_rank else prefix.pid
     return Head(time_of(head), "", pid, prefix.label, is_rank=prefix.is_rank)
 

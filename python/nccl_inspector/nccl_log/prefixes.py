@@ -65,18 +65,24 @@ class Prefix:
     end: int = 0
 
 
-def read_prefix(line: bytes) -> Prefix:
-    """Return what stands before a line's text; a rank counts before a task."""
+def read_prefix(line: bytes, *, is_torn: bool = False) -> Prefix:
+    """Return what stands before a line's text; a rank counts before a task.
+
+    `is_torn`: the process was torn off a line of NCCL's. Then a number in brackets right before the
+    text is that of a GPU, and not that of a rank.
+    """
     label: int | None = None
     is_rank = False
     pid: int | None = None
     end = 0
+    name: str | None = None
+    before: tuple[int | None, bool] = None, False
     for _ in range(_PARTS_MAX):
         match = _PART.match(line, end)
         if match is None or match.end() == end:
             break
         end = match.end()
-        name = match.lastgroup
+        name, before = match.lastgroup, (label, is_rank)
         if name in _RANKS:
             if not is_rank or name == "rank":
                 label, is_rank = int(match[name]), True
@@ -84,6 +90,8 @@ def read_prefix(line: bytes) -> Prefix:
             label = int(match[name])
         if (of_ray := _PID.search(match[0])) is not None:
             pid = int(of_ray[1])
+    if is_torn and name == "hydra":
+        label, is_rank = before
     if not is_rank:
         # Behind whatever else: torchrun's mark is that of PyTorch itself.
         match = _TORCH_RANK.search(line, end, end + _FAR_BYTES)

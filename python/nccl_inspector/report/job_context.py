@@ -59,10 +59,10 @@ class RequestedInputs:
 
     slurm: bool = True
     output: Path | None = None
-    errors: Path | None = None
-    begins: Mapping[Path, int] = field(default_factory=dict)
     patterns: tuple[re.Pattern[str], ...] = ()
     output_cpu_s: float = CPU_S
+    errors: Path | None = None
+    begins: Mapping[Path, int] = field(default_factory=dict)
 
 
 def _exit_code(record: JobRecord) -> str:
