@@ -405,8 +405,7 @@ NCCL_ERROR: Final = Rule(
     meaning="The finding quotes the first error, as far as times or the order of lines tell which "
     "one that is, says how many other processes followed, and lists what else was written: NCCL's "
     "warnings, the last traceback of each rank, kills for lack of memory, a time limit. It says "
-    "whether the measurements name the same rank. Lines that name another job are left out. "
-    f"{_WRITTEN}",
+    f"whether the measurements name the same rank. {_WRITTEN}",
     action='do what the report says for the error; the page "NCCL\'s own log" lists them all',
     otherwise=_BY_VERDICT + _BY_RECORD,
 )

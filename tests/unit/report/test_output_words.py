@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.model import rules
-from nccl_inspector.model.card import CRASHED, FAILED, HEALTHY, INFO, Card, Finding
+from nccl_inspector.model.card import CRASHED, FAILED, HEALTHY, INFO, Card, Finding, Period
 from nccl_inspector.model.process import Process
 from nccl_inspector.render.html import render_html
 from nccl_inspector.render.json import to_json
@@ -27,9 +27,9 @@ from tests.support.boxes import NOW_NS
 from tests.support.job_output import CONFIG, LINES, WEEK
 from tests.support.synthetic.jobs import flat_job, through_summaries
 from tests.unit.report.hung_jobs import End, data_parallel, ended
-from tests.unit.report.test_output import PERIOD
 
 S = 10**9
+PERIOD = Period(WEEK.start, WEEK.end)
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
 TEXT = "ValueError: too many values to unpack (expected 2)"
 GONE = "torch.distributed.DistBackendError: NCCL error in: a.cpp:3, remote process exited"
