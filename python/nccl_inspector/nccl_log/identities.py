@@ -34,7 +34,7 @@ class Identities:
         self._hostless: set[int] = set()  # only the end of their host is known
         if not own_files:
             self._join_labels()
-        self._join_torn()
+        self._join_torn(own_files=own_files)
         self._join_ranks()
         self._names = {at: self._identity(at) for at in set(self._leader.values())}
 
@@ -48,7 +48,7 @@ class Identities:
             if None in (one.label, self._processes[before].label):
                 self._leader[at] = before
 
-    def _join_torn(self) -> None:
+    def _join_torn(self, *, own_files: bool) -> None:
         """Join a writer whose host is glued to another line's text, or cut off by it.
 
         What only one in several can have written is of none of them.
@@ -62,22 +62,35 @@ class Identities:
                     sure[one.pid].setdefault(one.host, at)
         ordered = {pid: sorted(host[::-1] for host in hosts) for pid, hosts in sure.items()}
         for at, one in enumerate(self._processes):
-            if one.pid is None or not one.host or one.comms:
+            if one.pid is None or not one.host:
                 continue
-            known = whole[one.pid] if one.torn else sure.get(one.pid, {})
-            ends = (one.host[begin:] for begin in range(len(one.host)))
-            found = next((known[end] for end in ends if end in known), None)
-            if found is not None:
-                self._leader[at] = found
-            elif not one.torn and one.pid in ordered:
-                self._join_cut(at, one.host[::-1], ordered[one.pid], known)
+            if one.torn:
+                self._join_glued(at, one.host, whole[one.pid])
+            elif not own_files and not one.comms and one.pid in sure:
+                self._join_glued(at, one.host[1:], sure[one.pid])
+                if self._leader[at] == at:
+                    self._join_cut(at, one.host[::-1], ordered[one.pid], sure[one.pid])
+
+    def _join_glued(self, at: int, text: str, known: dict[str, int]) -> None:
+        """Join a writer with the one whose host is the longest end of the text."""
+        for begin in range(len(text)):
+            if text[begin:] in known:
+                self._join(at, known[text[begin:]])
+                return
+
+    def _join(self, at: int, other: int) -> None:
+        labels = {self._processes[one].label for one in (at, other)} - {None}
+        if len(labels) < 2:
+            self._leader[at] = other
 
     def _join_cut(self, at: int, end: str, ordered: list[str], known: dict[str, int]) -> None:
         """Join a writer with the one whose host ends so; hosts are written from right to left."""
         first = bisect_left(ordered, end)
         same = [host for host in ordered[first : first + 2] if host.startswith(end)]
+        if end in same:
+            return  # a whole host
         if len(same) == 1:
-            self._leader[at] = known[same[0][::-1]]
+            self._join(at, known[same[0][::-1]])
         elif same:
             self._hostless.add(at)
 

@@ -203,6 +203,20 @@ def test_a_torn_line_is_of_no_other_process(form: str) -> None:
         _check_torn(form, seed)
 
 
+@pytest.mark.parametrize("host", ["n1", "gpu-n1", "1"])
+def test_equal_pids_in_containers_of_other_tasks_are_not_one_process(host: str) -> None:
+    """Of the second task no line says that it is in a communicator."""
+    one, other = Writer(0, "gpu-n1", 1, 0), Writer(1, host, 1, 1)
+    lines = [
+        f"0: {one.head} NCCL INFO {INITS['2.22'](one, 2)}",
+        f"1: {other.head} a.cc:1 NCCL WARN this one fails",
+    ]
+    chance = Random(1)  # noqa: S311 - no secret
+    assert {name.partition(" (")[0] for *_, name, _ in _writers_of(_read(lines, chance))} == {
+        "task 1"
+    }
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("form", NCCL_FORMS)
 def test_a_torn_line_is_of_no_other_process_however_it_is_torn(form: str) -> None:
