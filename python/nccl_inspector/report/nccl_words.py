@@ -39,7 +39,9 @@ _TEXT_CHARS_MAX = 240
 _SHOWN_CHARS = 120  # of an exception in a sentence
 # By PyTorch's own counts; what the boxes say of a hang is more.
 _COUNTS: Final = "rank-behind"
-_PYTHON: Final = "python"  # how a rule is known whose text says what happened
+# How a rule is known: the text says what happened; a launcher or Slurm wrote it.
+_PYTHON: Final = "python"
+_LAUNCHER: Final = "launcher"
 _RANK = re.compile(r"\b(?:rank|task) (\d{1,7})(?![\d,-])")
 # Slurm's states of a job that it ended for the reason of a rule.
 _STATES: Final = {"time-limit": "TIMEOUT", "slurm-node-failed": "NODE_FAIL"}
@@ -151,7 +153,7 @@ def tell_words(
     ]
     severity = INFO if verdict.status == HEALTHY else WARNING
     settings = _settings(told, severity)
-    first = _first(words, told)
+    first = _first(words, told, state)
     if first is None:
         return list(settings)
     note = _against(first, state)
@@ -177,7 +179,8 @@ def explain_failure(
     if words is None or verdict.status not in (FAILED, CRASHED) or verdict.confidence != LOW:
         return verdict.summary
     known = load_catalogue().rules
-    first = _first(words, [(known[one.rule], one) for one in words.told if one.rule in known])
+    told = [(known[one.rule], one) for one in words.told if one.rule in known]
+    first = _first(words, told, state)
     if first is None or not first.is_first or requeued or _against(first, state):
         return verdict.summary
     if first.rule.id not in _FAILED_BY.get(state, {first.rule.id}):
@@ -214,18 +217,27 @@ class _First:
         """Return who wrote it."""
         if self.told.by_nccl:
             return "NCCL"
-        return "its launcher" if self.rule.known == "launcher" else "the job"
+        return "its launcher" if self.rule.known == _LAUNCHER else "the job"
 
 
-def _first(words: NcclWords, told: Sequence[tuple[LogRule, Told]]) -> _First | None:
-    """Return the first error, or the worst if it is not known which was the first."""
-    errors = [(rule, one) for rule, one in told if rule.role is not Role.SETTING]
+def _first(words: NcclWords, told: Sequence[tuple[LogRule, Told]], state: str) -> _First | None:
+    """Return the first error, or the worst if it is not known which was the first.
+
+    What Slurm's record says anyway is no news, nor how a task ended: a finding of its own lists all
+    ends.
+    """
+    errors = [
+        (rule, one)
+        for rule, one in told
+        if rule.role is not Role.SETTING and (rule.id, state) not in _STATES.items()
+    ]
     rule, one = next(((r, o) for r, o in errors if r.id == words.first), (None, None))
     if rule is not None and one is not None:
         after = said_as_early(words.as_early) + said_followers(words.followers, words.within_s)
         return _First(rule, one, is_first=True, who=words.first_who, after=after)
     for rule, one in errors:
-        return _First(rule, one, is_first=False, who=one.who, after="")
+        if rule.known != _LAUNCHER or rule.role is Role.ERROR:
+            return _First(rule, one, is_first=False, who=one.who, after="")
     return None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nccl_inspector.model import rules
-from nccl_inspector.model.card import CRASHED, FAILED, HEALTHY, INFO, Card, Finding, Period
+from nccl_inspector.model.card import CRASHED, FAILED, HEALTHY, INFO, WARNING, Card, Finding, Period
 from nccl_inspector.model.process import Process
 from nccl_inspector.render.html import render_html
 from nccl_inspector.render.json import to_json
@@ -158,12 +158,24 @@ def test_a_time_limit_that_slurm_s_record_does_not_have_is_information(tmp_path:
     assert "time limit" not in card.verdict.summary
 
 
-@pytest.mark.parametrize(("text", "state"), [(("STEP", ".0"), "FAILED"), (("JOB", ""), "TIMEOUT")])
-def test_the_time_limit_of_a_step_or_of_the_job_contradicts_nothing(
-    tmp_path: Path, text: tuple[str, str], state: str
-) -> None:
-    one = error_of(reported(content(LIMIT.format(*text), tmp_path), state))
+def test_the_time_limit_of_a_step_contradicts_nothing(tmp_path: Path) -> None:
+    one = error_of(reported(content(LIMIT.format("STEP", ".0"), tmp_path)))
+    assert one.severity == WARNING
     assert "what counts" not in one.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [(LIMIT.format("JOB", ""), "TIMEOUT"), ("srun: error: Node failure on n2\n", "NODE_FAIL"),
+     (SRUN, "FAILED")],
+    ids=["the record's time limit", "the record's failed node", "the ends that are listed"],
+)  # fmt: skip
+def test_what_is_told_already_is_no_finding_of_its_own(
+    tmp_path: Path, text: str, state: str
+) -> None:
+    found = {one.rule for one in reported(content(text, tmp_path), state).findings}
+    assert rules.LAUNCHER.id in found
+    assert rules.NCCL_ERROR.id not in found
 
 
 def test_who_failed_by_the_output_and_who_by_the_boxes_are_held_against_each_other(
