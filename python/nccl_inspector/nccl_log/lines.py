@@ -30,7 +30,7 @@ NCCL_LINE_BYTES = 1023
 _LINE_BYTES_MAX = 1 << 16  # a longer line is taken apart in the middle
 
 # Lines that may be most of a log and say nothing of a single process that is used here; the ways
-# of channels are counted in whole blocks (COUNTED_WAYS).
+# of channels are counted in whole blocks (COUNTED_WAY).
 _WAY = rb"via (?:P2P/|NET/IB/[0-9()]{1,12}/GDRDMA)"
 _QUIET = (
     rb"(?!Ring |Trees? |Channel (?:[^>\r\n]{1,40}> [^ \r\n]{1,24} (?:\[(?:send|receive)\] )?"
@@ -51,14 +51,10 @@ MARK: Final = re.compile(
 )
 # The second head in one line: two processes wrote into each other.
 _SECOND = re.compile(rb" (?=NCCL (?:INFO|WARN|ATTN|ERROR) )")
-COUNTED_WAYS: Final = {
-    "P2P/CUMEM": b" via P2P/CUMEM",
-    "P2P/IPC": b" via P2P/IPC",
-    "P2P/direct pointer": b" via P2P/direct pointer",
-    "P2P/MNNVL": b" via P2P/MNNVL",
-    "P2P/indirect": b" via P2P/indirect",
-    "NET/IB/GDRDMA": b"/GDRDMA",
-}
+COUNTED_WAY: Final = re.compile(
+    rb"via (P2P/(?:CUMEM|IPC|direct pointer|MNNVL|indirect)|NET/[^\r\n]{1,80}?/GDRDMA)"
+)
+NET_GDRDMA: Final = "NET/IB/GDRDMA"
 LAST_ERROR: Final = b"Last error:"  # PyTorch repeats NCCL's last warning in the next line
 
 TIME: Final = re.compile(rb"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")

@@ -6,6 +6,7 @@ whatever the size of the logs.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from math import floor
@@ -18,13 +19,14 @@ from nccl_inspector.nccl_log.job_reader import JobReader
 from nccl_inspector.nccl_log.kept import Hits, Keeper, Log
 from nccl_inspector.nccl_log.launcher_lines import OutputEnd
 from nccl_inspector.nccl_log.lines import (
-    COUNTED_WAYS,
+    COUNTED_WAY,
     HEAD_BYTES_MAX,
     LAST_ERROR,
     LEVELS,
     MARK,
     MESSAGE_BYTES_MAX,
     NCCL_LINE_BYTES,
+    NET_GDRDMA,
     TIME,
     Head,
     divide,
@@ -62,9 +64,8 @@ _SECOND_BYTES = len("2026-11-25 10:11:12")
 _CUT_BYTES = NCCL_LINE_BYTES - 1, NCCL_LINE_BYTES
 _VARIABLE_WORDS: Final = b" set by environment to "
 
-# Patterns that begin with plain text pass over other text faster than `find` does.
+# A pattern that begins with plain text passes over other text faster than `find` does.
 _CCL = re.compile(rb"CCL")
-_VIA = re.compile(rb"via ")
 # A call of NCCL's that came back with an error: file:line -> result.
 _TRACE = re.compile(rb"[\w./+-]{1,200}:\d{1,6} -> (\d{1,3})(?: \[[^\]]{1,32}\])?\s{0,64}$")
 _IN_PROGRESS = 7
@@ -183,8 +184,7 @@ class LogReader:
                 self._info(number, processes[number], message, head, line, match.end())
         # What is counted without looking at lines.
         self.log.lines += lines + block.count(b"CCL INFO ")
-        if _VIA.search(block):
-            self._count_ways(block)
+        self._count_ways(block)
 
     def _rest_of(self, block: bytes) -> None:
         """Take what is no line of NCCL's or PyTorch's."""
@@ -195,16 +195,9 @@ class LogReader:
             self._job.read(block, self._offset, self._year, error_at)
 
     def _count_ways(self, block: bytes) -> None:
-        direct = block.count(b" via P2P/")
-        for way, text in COUNTED_WAYS.items():
-            if text.startswith(b" via P2P/"):
-                if not direct:
-                    continue
-                found = block.count(text)
-                direct -= found
-            else:
-                found = block.count(text)
-            self.log.ways[way] += found
+        ways = self.log.ways
+        for way, found in Counter(COUNTED_WAY.findall(block)).items():
+            ways[way.decode() if way.startswith(b"P2P") else NET_GDRDMA] += found
 
     def _process_of(self, head: bytes) -> int:
         return self._process(parse_head(head), head, torn=b"CCL " in head)
