@@ -9,7 +9,8 @@ Each form composes the lines of one warning as a release writes it. Where they a
 - aws-ofi-nccl: include/nccl_ofi_log.h at v1.3.0 to v1.19.2. The place is the compiler's name of the
   function: only a name in C, its whole signature in C++ (from 1.15 on).
 - RCCL: src/debug.cc; the paths are those of its builds.
-- PyTorch: c10/util/Logging.cpp and ProcessGroupNCCL.cpp of 1.8 to 2.9.
+- PyTorch: c10/util/Logging.cpp, ProcessGroupNCCL.cpp, and lines in public reports of bugs; the
+  releases that a form is called by are about those.
 """
 
 import json
