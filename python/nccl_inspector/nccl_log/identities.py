@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nccl_inspector.model.wording import cut_list
+from nccl_inspector.nccl_log.lines import GPU
 from nccl_inspector.nccl_log.process_log import ProcessLog
 
 _SHOWN = 4
@@ -31,6 +32,7 @@ class Identities:
     def __init__(self, processes: Sequence[ProcessLog], *, own_files: bool = False) -> None:
         self._processes = processes
         self._leader = {at: at for at in range(len(processes))}
+        self._has_pids = any(one.pid is not None for one in processes)
         self._hostless: set[int] = set()  # only the end of their host is known
         if not own_files:
             self._join_labels()
@@ -114,7 +116,9 @@ class Identities:
 
     def _identity(self, at: int) -> Identity:
         one = self._processes[at]
-        if one.rank is not None:
+        if one.alias.startswith(GPU) and self._has_pids:
+            name = one.alias  # of whichever node
+        elif one.rank is not None:
             name = f"rank {one.rank}"
         elif one.label is not None:
             name = f"rank {one.label}" if one.is_rank else f"task {one.label}"

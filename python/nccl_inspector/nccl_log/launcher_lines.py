@@ -222,9 +222,12 @@ class LauncherReader:
         elif found := _OOM.match(line):
             if self._is_own(found[1]):
                 self._note(self.out_of_memory, found[1].decode("ascii", "replace"))
-        elif (found := _ENDED.match(line)) and not self._is_own(found[1]):
-            return
-        elif found or _NODE_FAILURE.match(line):
+        elif (found := _ENDED.match(line)) or _NODE_FAILURE.match(line):
+            self._end(found, line)
+
+    def _end(self, found: re.Match[bytes] | None, line: bytes) -> None:
+        """Take a line by which Slurm ends a step; `found` is None if it names no job."""
+        if found is None or self._is_own(found[1]):
             self._is_ended = True
             self._note(self.notes, _text(line))
 

@@ -67,6 +67,8 @@ _SITE = re.compile(rb"[\w./+-]{1,200}:\d{1,6}")
 # What the C++ compiler calls a function; aws-ofi-nccl gives that as its place.
 _FUNCTION = re.compile(rb"([\w:~]{1,120})\([^\n]{0,400}:(\d{1,6})$")
 
+GPU: Final = "GPU"  # an alias begins so if only the number of a GPU is left of a head
+
 LEVELS: Final = {
     b"INFO": Level.INFO,
     b"WARN": Level.WARN,
@@ -201,7 +203,8 @@ def parse_text_head(head: bytes, *, is_torn: bool = False) -> Head:
     """
     prefix = read_prefix(head, is_torn=is_torn)
     pid = None if prefix.is_rank else prefix.pid
-    return Head(time_of(head), "", pid, prefix.label, is_rank=prefix.is_rank)
+    alias = "" if prefix.gpu is None or prefix.label is not None else f"{GPU} {prefix.gpu}"
+    return Head(time_of(head), "", pid, prefix.label, is_rank=prefix.is_rank, alias=alias)
 
 
 def divide(message: bytes) -> tuple[bytes, bytes, bytes] | None:
