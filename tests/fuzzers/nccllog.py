@@ -9,7 +9,9 @@ from pathlib import Path
 from random import Random
 
 from nccl_inspector.nccl_log.judge import LogReport, judge_log
+from nccl_inspector.nccl_log.launcher_lines import LauncherReader, LinePlace, OutputEnd
 from nccl_inspector.nccl_log.reader import LogReader
+from nccl_inspector.nccl_log.wrapped import plain_blocks
 from nccl_inspector.render.log_text import exit_code, log_json, render_log
 from nccl_inspector.report.nccl_words import from_json, to_json, words_of
 from tests.fuzzers import mutation
@@ -44,6 +46,16 @@ def _check_forms(report: LogReport) -> None:
     expect(json.loads(log_json(report))["format"] == 1, "logs --json", "no format")
 
 
+def _as_report_reads(data: bytes) -> LogReport:
+    """Return what a log says if its end has been read for launchers' lines before."""
+    launchers, reader = LauncherReader(), LogReader()
+    for block in plain_blocks([data]):
+        launchers.read(block)
+    end = OutputEnd(launchers, LinePlace(), launchers.end)
+    reader.read("job.out", [data], 2026, end=end)
+    return judge_log(reader.log)
+
+
 def prepare(place: Path) -> Run:
     """Return what reads a log, and tells of it in each form."""
     of_job = Report(place, lean=True)
@@ -60,6 +72,8 @@ def prepare(place: Path) -> Run:
 
         def rest() -> str:
             _check_forms(report)
+            if len(data) <= _CHUNK:
+                expect(_as_report_reads(data) == report, "report", "not as logs reads it")
             return of_job.said(given)
 
         # Which rules a log meets together is another with almost each input.

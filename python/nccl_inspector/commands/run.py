@@ -11,12 +11,13 @@ from shlex import quote
 import click
 
 from nccl_inspector.errors import InspectorError
-from nccl_inspector.run.launch import CommandEnd, measured, run_command, why_not
+from nccl_inspector.run.launch import CommandEnd, measured, output_files, run_command, why_not
 from nccl_inspector.run.user_summaries import job_head, read_boxes, write_summaries
 from nccl_inspector.settings.config import read_config
 from nccl_inspector.system.printable import printable
 
 _TRIES = 1000
+_OUTPUT_CPU_S = 10.0  # seconds of CPU time, after the command's end
 PACKAGE_DIR = Path("/usr/lib/nccl-inspector")
 
 
@@ -45,16 +46,28 @@ def _make_directory(wanted: Path | None, environ: Mapping[str, str]) -> Path:
     raise InspectorError(f"there are {_TRIES} directories {stem}.* already")
 
 
-def _report_text(job_id: int, report_dir: Path) -> str:
-    """Return the report of a job as text, only from its summaries, because the job still runs."""
+def _report_text(job_id: int, report_dir: Path, files: Mapping[Path, int]) -> str:
+    """Return the report of a job as text, from its summaries and what its command has written.
+
+    Slurm is not asked, because the job still runs.
+    """
     from nccl_inspector.render.text import render_text
     from nccl_inspector.report.assemble import build_card
+    from nccl_inspector.report.job_context import RequestedInputs, gather_own
     from nccl_inspector.summary.attempts import load_summaries
 
-    return render_text(build_card(load_summaries(job_id, report_dir, None)))
+    loaded = load_summaries(job_id, report_dir, None)
+    if not files:
+        return render_text(build_card(loaded))
+    output, *others = files
+    asked = RequestedInputs(
+        slurm=False, output=output, output_cpu_s=_OUTPUT_CPU_S, begins=files,
+        errors=others[0] if others else None,
+    )  # fmt: skip
+    return render_text(build_card(loaded, gather_own(loaded.head, asked)))
 
 
-def _report(directory: Path, start_s: int, end: CommandEnd) -> None:
+def _report(directory: Path, start_s: int, end: CommandEnd, files: Mapping[Path, int]) -> None:
     head = replace(job_head(os.environ, start_s), state=end.state, exit_code=end.status)
     found = read_boxes(directory)
     if not found.nodes:
@@ -65,8 +78,10 @@ def _report(directory: Path, start_s: int, end: CommandEnd) -> None:
         )
         return
     write_summaries(found, head, directory)
-    click.echo(_report_text(head.job_id, directory), err=True, nl=False)
+    click.echo(_report_text(head.job_id, directory, files), err=True, nl=False)
     again = f"nccl-inspector report {head.job_id} --report-dir {quote(printable(str(directory)))}"
+    if files:
+        again += f" --output {quote(printable(str(next(iter(files)))))}"
     _say(f"the report again: {again}")
 
 
@@ -116,12 +131,13 @@ def run(
     """
     start_s = int(time.time())
     environ, directory = _prepare(profiler, wanted)
+    files = output_files() if directory else {}
     end = run_command(command, environ)
     if end.why:
         _say(end.why)
     if directory:
         try:
-            _report(directory, start_s, end)
+            _report(directory, start_s, end, files)
         except InspectorError as err:
             _say(f"no report: {err}")
     context.exit(end.status)

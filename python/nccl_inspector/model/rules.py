@@ -395,17 +395,19 @@ _WRITTEN: Final = (
     "verdict and accuses no node. `nccl-inspector logs FILE` says more."
 )
 _BY_VERDICT: Final = "information if the measurements show that the job was healthy"
+_BY_RECORD: Final = ", or if Slurm's record of the job contradicts it"
 
 NCCL_ERROR: Final = Rule(
     id=RuleId("nccl-error"),
     about=About.WRITTEN,
     severity=WARNING,
-    summary="NCCL or PyTorch wrote of an error.",
+    summary="NCCL, PyTorch, the program or a launcher wrote of an error.",
     meaning="The finding quotes the first error, as far as times or the order of lines tell which "
-    "one that is, says how many other processes followed, and lists what else was written. "
-    f"{_WRITTEN}",
+    "one that is, says how many other processes followed, and lists what else was written: NCCL's "
+    "warnings, the last traceback of each rank, kills for lack of memory, a time limit. It says "
+    f"whether the measurements name the same rank. {_WRITTEN}",
     action='do what the report says for the error; the page "NCCL\'s own log" lists them all',
-    otherwise=_BY_VERDICT,
+    otherwise=_BY_VERDICT + _BY_RECORD,
 )
 LAUNCHER: Final = Rule(
     id=RuleId("launcher-ends"),

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from nccl_inspector.model.card import Severity
@@ -23,6 +23,7 @@ _WARN = "warn"
 _WITHOUT_FORM = frozenset({"compared", "level", "launcher", "python"})
 _DIGITS = b"0123456789"
 _SHAPES_MAX = 4096
+_VERSIONS_MAX = 64
 _SHAPED_BYTES = 400
 _BY_LEVEL: Final = {Level.ERROR: "warning", Level.WARN: "warning", Level.ATTN: "attention"}
 
@@ -92,6 +93,7 @@ class _Form:
         return self.pattern is None or self.pattern.search(message) is not None
 
 
+@lru_cache(maxsize=_VERSIONS_MAX)
 def parse_version(text: str) -> Version:
     """Return the numbers of a version such as 2.30.7, or () if the text is no version."""
     match = _VERSION.match(text)
@@ -155,12 +157,12 @@ def load_catalogue() -> Catalogue:
 class Matcher:
     """Finds the rule that fits a message.
 
-    It remembers which forms a message may have by its shape.
+    It remembers which forms a message may have, by its shape and where it comes from.
     """
 
     def __init__(self) -> None:
         self._catalogue = load_catalogue()
-        self._near: dict[bytes, list[_Form]] = {}
+        self._near: dict[tuple[bytes, Level, Version, str], list[_Form]] = {}
 
     def rule(self, name: str) -> LogRule:
         """Return the rule of this id."""
@@ -174,15 +176,18 @@ class Matcher:
         `site`: file:line of NCCL's source that the line came from.
         """
         text = b"DIAG " + message if level is Level.DIAG else message
-        shape = shape_of(text)
-        near = self._near.get(shape)
+        key = text.translate(None, _DIGITS), level, version, site
+        near = self._near.get(key)
         if near is None:
             if len(self._near) >= _SHAPES_MAX:
                 self._near.clear()
-            near = [one for one in self._catalogue.forms if one.shape in shape]
-            self._near[shape] = near
+            near = self._near[key] = [
+                form
+                for form in self._catalogue.forms
+                if form.shape in key[0] and form.is_from(level, site) and form.is_of(version)
+            ]
         for form in near:
-            if form.is_from(level, site) and form.is_of(version) and form.fits(text):
+            if form.fits(text):
                 return form.rule
         fallback = _BY_LEVEL.get(level)
         return self._catalogue.rules[fallback] if fallback else None

@@ -17,7 +17,7 @@ from nccl_inspector.nccl_log.reader import LogReader
 
 FILES_MAX = 100_000
 STDIN = "-"
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 19
 # O_NONBLOCK: a FIFO in a folder must not wait for its writer.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NOTES_MAX = 20

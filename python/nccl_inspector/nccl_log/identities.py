@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of the log's writers are one process, and what each is called."""
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nccl_inspector.model.wording import cut_list
+from nccl_inspector.nccl_log.lines import GPU
 from nccl_inspector.nccl_log.process_log import ProcessLog
 
 _SHOWN = 4
@@ -30,9 +32,11 @@ class Identities:
     def __init__(self, processes: Sequence[ProcessLog], *, own_files: bool = False) -> None:
         self._processes = processes
         self._leader = {at: at for at in range(len(processes))}
+        self._has_pids = any(one.pid is not None for one in processes)
+        self._hostless: set[int] = set()  # only the end of their host is known
         if not own_files:
             self._join_labels()
-        self._join_torn()
+        self._join_torn(own_files=own_files)
         self._join_ranks()
         self._names = {at: self._identity(at) for at in set(self._leader.values())}
 
@@ -46,19 +50,51 @@ class Identities:
             if None in (one.label, self._processes[before].label):
                 self._leader[at] = before
 
-    def _join_torn(self) -> None:
-        """Join a writer whose host has another line's text glued to it with the true one."""
-        whole: dict[int | None, list[int]] = defaultdict(list)
+    def _join_torn(self, *, own_files: bool) -> None:
+        """Join a writer whose host is glued to another line's text, or cut off by it.
+
+        What only one in several can have written is of none of them.
+        """
+        whole: dict[int | None, dict[str, int]] = defaultdict(dict)
+        sure: dict[int | None, dict[str, int]] = defaultdict(dict)
         for at, one in enumerate(self._processes):
-            if not one.torn and one.host:
-                whole[one.pid].append(at)
+            if one.host and not one.torn:
+                whole[one.pid].setdefault(one.host, at)
+                if one.comms:
+                    sure[one.pid].setdefault(one.host, at)
+        ordered = {pid: sorted(host[::-1] for host in hosts) for pid, hosts in sure.items()}
         for at, one in enumerate(self._processes):
-            if one.torn and one.pid is not None:
-                hosts = (
-                    other for other in whole[one.pid]
-                    if one.host.endswith(self._processes[other].host)
-                )  # fmt: skip
-                self._leader[at] = next(hosts, self._leader[at])
+            if one.pid is None or not one.host:
+                continue
+            if one.torn:
+                self._join_glued(at, one.host, whole[one.pid])
+            elif not own_files and not one.comms and one.pid in sure:
+                self._join_glued(at, one.host[1:], sure[one.pid])
+                if self._leader[at] == at:
+                    self._join_cut(at, one.host[::-1], ordered[one.pid], sure[one.pid])
+
+    def _join_glued(self, at: int, text: str, known: dict[str, int]) -> None:
+        """Join a writer with the one whose host is the longest end of the text."""
+        for begin in range(len(text)):
+            if text[begin:] in known:
+                self._join(at, known[text[begin:]])
+                return
+
+    def _join(self, at: int, other: int) -> None:
+        labels = {self._processes[one].label for one in (at, other)} - {None}
+        if len(labels) < 2:
+            self._leader[at] = other
+
+    def _join_cut(self, at: int, end: str, ordered: list[str], known: dict[str, int]) -> None:
+        """Join a writer with the one whose host ends so; hosts are written from right to left."""
+        first = bisect_left(ordered, end)
+        same = [host for host in ordered[first : first + 2] if host.startswith(end)]
+        if end in same:
+            return  # a whole host
+        if len(same) == 1:
+            self._join(at, known[same[0][::-1]])
+        elif same:
+            self._hostless.add(at)
 
     def _join_ranks(self) -> None:
         """Join lines that have only a rank with the process of that rank."""
@@ -80,7 +116,9 @@ class Identities:
 
     def _identity(self, at: int) -> Identity:
         one = self._processes[at]
-        if one.rank is not None:
+        if one.alias.startswith(GPU) and self._has_pids:
+            name = one.alias  # of whichever node
+        elif one.rank is not None:
             name = f"rank {one.rank}"
         elif one.label is not None:
             name = f"rank {one.label}" if one.is_rank else f"task {one.label}"
@@ -90,7 +128,12 @@ class Identities:
             name = f"pid {one.pid}"
         else:
             name = "a process that is not named"
-        return Identity(f"{name} ({one.host})" if one.host else name, one.host, one.number)
+        host = "" if at in self._hostless else one.host
+        return Identity(f"{name} ({host})" if host else name, host, one.number)
+
+    def is_known(self, at: int) -> bool:
+        """Tell whether it is known which process a writer is, and not only its number there."""
+        return self._processes[at].pid is not None and at not in self._hostless
 
     def of(self, at: int) -> Identity:
         """Return the identity of a writer."""

@@ -21,12 +21,19 @@ from typing import Final
 from nccl_inspector.nccl_log.lines import MARK
 from nccl_inspector.nccl_log.prefixes import own_text, read_prefix
 
-# `error`, `Error`, `ERROR_...` of Python, C and Slurm; the others have none.
-_MARKS: Final = (b"rror", b"xception: ", b"[c10d] ", b" failure ")
+# `error` and `Error` of Python, C and Slurm; the others have none. A pattern that begins with plain
+# text passes over other text faster than `find` does; not so with a letter that is frequent.
+ERROR: Final = b"rror"
+_MARKS: Final = tuple(map(re.compile, (rb"xception: ", rb"\[c10d\] ", rb"failure ")))
 # What a framework writes without any of these when it ends the job: looked for only there.
-_END_MARKS: Final = (
-    b"onitoredBarrier", b"nexpected result ", b" memory pressure", b"heartbeat",
-    b"different incarnation", b"aborting the MPI job", b"unable to reliably start",
+_END_MARKS: Final = tuple(
+    map(
+        re.compile,
+        (
+            rb"onitoredBarrier", rb"nexpected result ", rb" memory pressure", rb"heartbeat",
+            rb"different incarnation", rb"aborting the MPI job", rb"unable to reliably start",
+        ),
+    )
 )  # fmt: skip
 # A user's block may be full of marks: one line is looked at for so many bytes, and some more.
 _LOOK_BYTES, _LOOKS = 256, 64
@@ -85,12 +92,15 @@ class JobLine:
     is_torch: bool = False
 
 
-def job_lines(before: bytes, block: bytes) -> Iterator[JobLine]:
-    """Yield such lines of a block, in order; `before` is the end of the block before it."""
-    for begin, line in islice(_marked(block, _MARKS), _LOOKS + len(block) // _LOOK_BYTES):
+def job_lines(before: bytes, block: bytes, error_at: int) -> Iterator[JobLine]:
+    """Yield such lines of a block, in order; `before` is the end of the block before it.
+
+    `error_at`: where ERROR is first; -1: nowhere.
+    """
+    for begin, line in islice(_marked(block, _MARKS, error_at), _LOOKS + len(block) // _LOOK_BYTES):
         if b"CCL" in line and (b"CCL WARN " in line or MARK.search(line)):
             continue
-        found = _line(begin, line)
+        found = _line(begin, line.rstrip(b"\r"))
         if found is None:
             continue
         if not found.is_exception:
@@ -104,28 +114,46 @@ def job_lines(before: bytes, block: bytes) -> Iterator[JobLine]:
 
 def end_lines(tail: bytes) -> Iterator[JobLine]:
     """Yield what `job_lines` does not find of the end of a file, which is `tail`."""
-    for begin, line in islice(_marked(tail, _END_MARKS), _LOOKS + len(tail) // _LOOK_BYTES):
+    for begin, raw in islice(_marked(tail, _END_MARKS, -1), _LOOKS + len(tail) // _LOOK_BYTES):
+        line = raw.rstrip(b"\r")
         end = own_text(line)
         known = _RARE.search(line, end)
-        if known is not None and (
-            not any(mark in line for mark in _MARKS) or _line(begin, line) is None
-        ):
+        is_marked = ERROR in line or any(mark.search(line) for mark in _MARKS)
+        if known is not None and (not is_marked or _line(begin, line) is None):
             yield JobLine(begin, line[:end], line[known.start() :])
 
 
-def _marked(block: bytes, marks: tuple[bytes, ...]) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that have one of the marks, once each."""
-    places = {mark: at for mark in marks if (at := block.find(mark)) >= 0}
-    while places:
-        at = min(places.values())
-        begin = max(block.rfind(b"\n", max(0, at - _LINE_BYTES_MAX), at) + 1, at - _LINE_BYTES_MAX)
+def _marked(
+    block: bytes, marks: tuple[re.Pattern[bytes], ...], error_at: int
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that have one of the marks, or ERROR from `error_at` on, once each."""
+    others = {mark: found.start() for mark in marks if (found := mark.search(block))}
+    while error_at >= 0 or others:
+        at = error_at
+        if others:
+            first = min(others.values())
+            at = first if at < 0 else min(at, first)
+        begin = block.rfind(b"\n", at - _LINE_BYTES_MAX if at > _LINE_BYTES_MAX else 0, at) + 1
+        begin = max(begin, at - _LINE_BYTES_MAX)
         end = block.find(b"\n", at)
         end = len(block) if end < 0 else end
-        yield begin, block[begin : min(end, begin + 2 * _LINE_BYTES_MAX)].rstrip(b"\r")
-        for mark in [mark for mark, place in places.items() if place < end]:
-            places[mark] = block.find(mark, end)
-            if places[mark] < 0:
-                del places[mark]
+        yield begin, block[begin : min(end, begin + 2 * _LINE_BYTES_MAX)]
+        if 0 <= error_at < end:
+            error_at = block.find(ERROR, end)
+        if others:
+            others = {mark: place for mark, place in _after(block, others, end) if place >= 0}
+
+
+def _after(
+    block: bytes, places: dict[re.Pattern[bytes], int], end: int
+) -> Iterator[tuple[re.Pattern[bytes], int]]:
+    """Yield the next place of each mark that is not before `end`; -1: there is none."""
+    for mark, place in places.items():
+        if place >= end:
+            yield mark, place
+        else:
+            found = mark.search(block, end)
+            yield mark, found.start() if found else -1
 
 
 def _line(begin: int, line: bytes) -> JobLine | None:

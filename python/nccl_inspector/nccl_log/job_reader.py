@@ -14,8 +14,15 @@ from nccl_inspector.model.exit_words import OUT_OF_MEMORY, SIGABRT, SIGTERM, sig
 from nccl_inspector.nccl_log.catalogue import Matcher
 from nccl_inspector.nccl_log.job_lines import JobLine, end_lines, job_lines
 from nccl_inspector.nccl_log.kept import Keeper
-from nccl_inspector.nccl_log.launcher_lines import SRUN, LauncherEnd, LauncherReader
+from nccl_inspector.nccl_log.launcher_lines import (
+    SRUN,
+    LauncherEnd,
+    LauncherReader,
+    LinePlace,
+    OutputEnd,
+)
 from nccl_inspector.nccl_log.lines import Head, parse_text_head, time_of
+from nccl_inspector.nccl_log.process_log import LAUNCHER
 from nccl_inspector.nccl_log.record import Level, Record
 from nccl_inspector.nccl_log.torch_lines import parse_torch_head
 
@@ -43,7 +50,6 @@ _ABOUT: Final = {
 _NAMED_MAX = 64
 _DEADLY: Final = frozenset({4, 7, 8, 9, 11})  # signals that nobody sends to tell a process to end
 _FAILED_NODE = re.compile(r"error: Node failure on (\S{1,256})")
-_LAUNCHER: Final = "the launcher"
 _NEW_LINE: Final = b"\n"
 
 
@@ -54,6 +60,16 @@ class _Raised:
     record: Record
     order: int
     place: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A launcher's line: its rule of the catalogue, and whom it is about (empty: not told)."""
+
+    rule: str
+    text: str
+    at: LinePlace
+    whom: str = ""
 
 
 class JobReader:
@@ -76,15 +92,19 @@ class JobReader:
         self._tail = b""  # the end of this file until now
         self._raised: dict[int, _Raised] = {}
 
-    def read(self, block: bytes, offset: int, year: int) -> None:
-        """Take a block; `offset`: of all that was read before it."""
-        for found in job_lines(self._tail, block):
+    def read(self, block: bytes, offset: int, year: int, error_at: int) -> None:
+        """Take a block; `offset`: of all that was read before it. `error_at`: see `job_lines`."""
+        for found in job_lines(self._tail, block, error_at):
             self._job_line(found, offset, year, self._place)
         self._year = year
         self._tail = block if len(block) >= _TAIL_BYTES else self._tail[-_TAIL_BYTES:] + block
 
-    def end_file(self, name: str, offset: int, lines: int) -> None:
-        """Take what only the end of a file says; `lines`: the number of the line behind it."""
+    def end_file(self, name: str, offset: int, lines: int, end: OutputEnd | None = None) -> None:
+        """Take what only the end of a file says.
+
+        `lines`: the number of the line behind it. `end`: what launchers wrote there, if that has
+        been read; it ends where the file does.
+        """
         rule = self._matcher.rule("python-exception")
         for number, one in sorted(self._raised.items(), key=lambda item: item[1].order):
             hits = self._keeper.keep(rule, number, one.record, one.order, one.place, rule.id)
@@ -99,11 +119,18 @@ class JobReader:
                 found, begin, self._year,
                 lambda at: f"{name}:{lines - self._tail.count(_NEW_LINE, at)}",
             )  # fmt: skip
-        if any(mark in self._tail for mark in _LAUNCHERS):
-            for rule_id, text, at, whom in _launched(self._tail):
-                place = f"{name}:{lines - self._tail.count(_NEW_LINE, at)}"
-                self._launcher(rule_id, text, begin + at, place, whom)
+        if end is None and any(mark in self._tail for mark in _LAUNCHERS):
+            reader = LauncherReader()
+            reader.read(self._tail)
+            end = OutputEnd(reader, LinePlace(), reader.end)
         self._tail = b""
+        if end is None:
+            return
+        for line in _launched(end.reader):
+            if end.has(line.at):
+                order = offset - (end.end.bytes - line.at.bytes)
+                place = f"{name}:{lines - (end.end.lines - line.at.lines)}"
+                self._launcher(line, order, place)
 
     def _job_line(
         self, found: JobLine, offset: int, year: int, place_of: Callable[[int], str]
@@ -153,16 +180,17 @@ class JobReader:
         if is_new or is_named or found.is_chained:
             self._raised[number] = _Raised(record, order, self._place(found.at))
 
-    def _launcher(self, name: str, text: str, order: int, place: str, whom: str) -> None:
-        number = self._process(Head(alias=_LAUNCHER), b"")
+    def _launcher(self, one: _Launched, order: int, place: str) -> None:
+        number = self._process(Head(alias=LAUNCHER), b"")
         if number < 0:
             return
         self._count()
-        data = text.encode("utf-8", "replace")
+        data = one.text.encode("utf-8", "replace")
         record = Record(Level.JOB, data, time_of(data))
-        hits = self._keeper.keep(self._matcher.rule(name), number, record, order, place, name)
-        if whom:
-            hits.whom.add(whom)
+        rule = self._matcher.rule(one.rule)
+        hits = self._keeper.keep(rule, number, record, order, place, rule.id)
+        if one.whom:
+            hits.whom.add(one.whom)
 
 
 def _about(rule_id: str, text: bytes) -> list[str]:
@@ -184,22 +212,21 @@ def _whom(end: LauncherEnd) -> str:
     return f"{who} ({end.hosts})" if end.hosts and who else who or end.hosts
 
 
-def _launched(tail: bytes) -> Iterable[tuple[str, str, int, str]]:
-    """Yield what launchers wrote: rule, text, place, and whom it is about (empty: not told)."""
-    reader = LauncherReader()
-    reader.read(tail)
+def _launched(reader: LauncherReader) -> Iterable[_Launched]:
+    """Yield what launchers wrote."""
     for end, at in reader.ends.items():
-        yield _rule_of_end(end), end.line, at, _whom(end)
+        yield _Launched(_rule_of_end(end), end.line, at, _whom(end))
     for step, at in reader.out_of_memory.items():
         words = f"Slurm counted kills for lack of memory in step {step}"
-        yield "oom-killed", words, at, ""
-    failed = min((at for end, at in reader.ends.items() if not end.by_launcher), default=None)
+        yield _Launched("oom-killed", words, at)
+    failed = min((at.bytes for end, at in reader.ends.items() if not end.by_launcher), default=None)
     for note, at in reader.notes.items():
         rule = _rule_of_note(note)
-        if rule == "job-cancelled" and failed is not None and failed < at and "STEP" in note:
+        is_step = "STEP" in note and failed is not None and failed < at.bytes
+        if rule == "job-cancelled" and is_step:
             rule = "task-ended"  # srun ends a step when a task of it has failed
         node = _FAILED_NODE.search(note)
-        yield rule, note, at, f"node {node[1]}" if node else ""
+        yield _Launched(rule, note, at, f"node {node[1]}" if node else "")
 
 
 def _rule_of_end(one: LauncherEnd) -> str:

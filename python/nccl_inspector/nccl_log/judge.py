@@ -12,7 +12,7 @@ from nccl_inspector.nccl_log.catalogue import LogRule, Role, Scope, load_catalog
 from nccl_inspector.nccl_log.compare import compare
 from nccl_inspector.nccl_log.identities import Identities, Identity, said_hosts, said_names
 from nccl_inspector.nccl_log.kept import Hits, Log, Quote
-from nccl_inspector.nccl_log.process_log import Comm, ProcessLog
+from nccl_inspector.nccl_log.process_log import LAUNCHER, Comm, ProcessLog
 from nccl_inspector.nccl_log.results import said_result
 
 NAMES_MAX = 64  # of processes in one finding
@@ -67,6 +67,7 @@ class FirstError:
     within_s: float | None  # how long after it the last of them came; None: not known
     certain: bool
     key: str = ""  # of its finding
+    as_early: tuple[str, ...] = ()  # other rules of errors that may have been before it
 
 
 def said_followers(count: int, within_s: float | None) -> str:
@@ -77,6 +78,11 @@ def said_followers(count: int, within_s: float | None) -> str:
     if within_s is None:
         return words
     return f"{words} within {elapsed(within_s) if within_s > 60 else f'{ceil(within_s) or 1} s'}"
+
+
+def said_as_early(rules: Sequence[str]) -> str:
+    """Return `; as early: gpu-memory, shm-full`; empty if there is none."""
+    return f"; as early: {cut_list(rules, _TIES_SHOWN)}" if rules else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,7 @@ def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> Lo
     first = _first_error(log, identities)
     found = [*_matched(log, identities), *_compared(log, identities, partial)]
     order = sorted(found, key=lambda one: _place(one, first))
-    real = {identities.leader(at) for at, one in enumerate(log.processes) if one.pid is not None}
+    real = {identities.leader(at) for at in range(len(log.processes)) if identities.is_known(at)}
     everybody = identities.leaders()
     return LogReport(
         log.files,
@@ -215,12 +221,14 @@ def _first_error(log: Log, identities: Identities) -> FirstError | None:
         if len(whose) != 1:
             return None
         first = errors[0]
-    first = _port_before(log, first) or first
-    ties = [
-        one for one in errors
-        if one.time_s is not None and first.time_s is not None and _same_moment(one, first)
-    ]  # fmt: skip
-    same = identities.distinct([first.writer, *(one.writer for one in ties)])
+    ties = _as_early(errors, first, identities)
+    # Lines of one moment come in any order, so none of them is before the others.
+    first = max(
+        ties, key=lambda one: (_writers(ties, one.key), one.key, -(one.time_s or 0), -one.order)
+    )
+    if (port := next(filter(None, (_port_before(log, one) for one in ties)), None)) is not None:
+        first, ties = port, _as_early([port, *errors], port, identities)
+    same = identities.distinct(one.writer for one in ties)
     who = " or ".join(one.name for one in same[:_TIES_SHOWN])
     if first.hits.whom:
         who = cut_list(sorted(first.hits.whom), _TIES_SHOWN)
@@ -233,6 +241,7 @@ def _first_error(log: Log, identities: Identities) -> FirstError | None:
     return FirstError(
         first.hits.rule, who, first.time_s, quote, followers, within_s,
         len(timed) == len(errors) or log.files == 1, first.key,
+        tuple(sorted({one.hits.rule.id for one in ties} - {first.hits.rule.id})),
     )  # fmt: skip
 
 
@@ -269,11 +278,27 @@ def _port_before(log: Log, first: _Event) -> _Event | None:
     return None
 
 
+def _as_early(errors: Iterable[_Event], first: _Event, identities: Identities) -> list[_Event]:
+    """Return what cannot be put in order with the first, and itself; of each process the first."""
+    found: dict[int, _Event] = {}
+    for one in errors:
+        if one is not first and not _same_moment(one, first):
+            continue
+        process = identities.leader(one.writer)
+        if process not in found or one.order < found[process].order:
+            found[process] = one
+    return list(found.values())
+
+
+def _writers(events: Iterable[_Event], key: str) -> int:
+    return sum(one.key == key for one in events)
+
+
 def _same_moment(one: _Event, first: _Event) -> bool:
     """Tell whether two times cannot be put in order: they are whole seconds, and equal."""
-    if one.hits is not first.hits and one.writer == first.writer:
+    if one.time_s is None or first.time_s is None:
         return False
-    time_s, first_s = one.time_s or 0.0, first.time_s or 0.0
+    time_s, first_s = one.time_s, first.time_s
     if time_s == first_s:
         return True
     return floor(time_s) == floor(first_s) and (time_s.is_integer() or first_s.is_integer())
@@ -293,7 +318,7 @@ def _followers(
     times: dict[str, float | None] = {}
     for event in _events(log, [Role.ERROR, Role.SYMPTOM, Role.CONSEQUENCE]):
         name = identities.of(event.writer).name
-        if name in known:
+        if name in known or log.processes[event.writer].alias == LAUNCHER:
             continue
         last = times.setdefault(name, event.time_s)
         if event.time_s is not None and (last is None or event.time_s < last):

@@ -17,7 +17,7 @@ from nccl_inspector.model.exit_words import (
     end_words,
     signal_of,
 )
-from nccl_inspector.nccl_log.lines import whole_lines
+from nccl_inspector.nccl_log.wrapped import plain_blocks
 from nccl_inspector.system.printable import plain
 
 SRUN, TORCHRUN, MPIRUN, DEEPSPEED = "srun", "torchrun", "mpirun", "deepspeed"
@@ -50,7 +50,7 @@ _OOM = re.compile(
     rb"(?:\.| cgroup\.)(?: Some of |\s*$)"
 )
 _ENDED = re.compile(
-    _HEAD + rb"\*\*\* (?:STEP|JOB) \S{1,40} ON \S{1,256} "
+    _HEAD + rb"\*\*\* (?:STEP|JOB) (\S{1,40}) ON \S{1,256} "
     rb"(?:CANCELLED AT [-0-9T:]{1,32}[^*\n]{1,90}|FAILED [^*\n]{1,60})\*\*\*"
 )
 _NODE_FAILURE = re.compile(_HEAD + rb"Node failure on (\S{1,1000})\s*$")
@@ -156,14 +156,27 @@ def _text(data: bytes) -> str:
     return plain(data.decode("utf-8", "replace").strip())[:_QUOTE_CHARS]
 
 
-class LauncherReader:
-    """Takes blocks of whole lines. The numbers are places: bytes from the begin of the first."""
+@dataclass(frozen=True, slots=True)
+class LinePlace:
+    """Where a line begins: bytes and lines from the begin of what was read."""
 
-    def __init__(self) -> None:
-        self.ends: dict[LauncherEnd, int] = {}
-        self.out_of_memory: dict[str, int] = {}
-        self.notes: dict[str, int] = {}
-        self._before, self._at = 0, 0
+    bytes: int = 0
+    lines: int = 0
+
+
+class LauncherReader:
+    """Takes blocks of whole lines.
+
+    `job_ids`: of lines that name a job, those of others are left out; None: all count.
+    """
+
+    def __init__(self, job_ids: frozenset[int] | None = None) -> None:
+        self.ends: dict[LauncherEnd, LinePlace] = {}
+        self.out_of_memory: dict[str, LinePlace] = {}
+        self.notes: dict[str, LinePlace] = {}
+        self.end = LinePlace()  # of what was read
+        self._job_ids = job_ids
+        self._at = LinePlace()
         self._is_ended = False
         self._looks = 0
         self._closed: set[int] = set()  # pids of what torchrun ended
@@ -171,13 +184,11 @@ class LauncherReader:
 
     def read(self, block: bytes) -> None:
         """Take a block."""
-        try:
-            self._read(block)
-        finally:
-            self._before += len(block)
+        self._read(block)
+        self.end = LinePlace(self.end.bytes + len(block), self.end.lines + block.count(b"\n"))
 
     def _read(self, block: bytes) -> None:
-        end = 0
+        end = counted = lines = 0
         while match := _MARK.search(block, end):  # once in each line
             is_closed = match[0].endswith(b" signal ")
             self._looks += not is_closed
@@ -186,7 +197,9 @@ class LauncherReader:
             start = block.rfind(b"\n", 0, match.start()) + 1
             end = block.find(b"\n", match.end())
             end = end if end >= 0 else len(block)
-            self._at = self._before + start
+            lines += block.count(b"\n", counted, start)
+            counted = start
+            self._at = LinePlace(self.end.bytes + start, self.end.lines + lines)
             if is_closed:
                 self._close(match[0])
             elif end - start <= _LINE_BYTES_MAX:
@@ -207,12 +220,23 @@ class LauncherReader:
         elif found := _TASKS.match(line):
             self._tasks(found, line)
         elif found := _OOM.match(line):
-            self._note(self.out_of_memory, found[1].decode("ascii", "replace"))
+            if self._is_own(found[1]):
+                self._note(self.out_of_memory, found[1].decode("ascii", "replace"))
         elif (found := _ENDED.match(line)) or _NODE_FAILURE.match(line):
+            self._end(found, line)
+
+    def _end(self, found: re.Match[bytes] | None, line: bytes) -> None:
+        """Take a line by which Slurm ends a step; `found` is None if it names no job."""
+        if found is None or self._is_own(found[1]):
             self._is_ended = True
             self._note(self.notes, _text(line))
 
-    def _note(self, notes: dict[str, int], text: str) -> None:
+    def _is_own(self, step: bytes) -> bool:
+        """Tell whether a job's or step's id is of this job; if it is no plain number, it may be."""
+        job = step.partition(b".")[0]
+        return self._job_ids is None or not job.isdigit() or int(job) in self._job_ids
+
+    def _note(self, notes: dict[str, LinePlace], text: str) -> None:
         if len(notes) < NOTES_MAX:
             notes.setdefault(text, self._at)
 
@@ -298,10 +322,28 @@ class LauncherReader:
         if one.code or one.signal:
             self.ends.setdefault(one, self._at)
 
+    @property
+    def lines(self) -> LauncherLines:
+        """What was read, in order."""
+        return LauncherLines(tuple(self.ends), tuple(self.out_of_memory), tuple(self.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class OutputEnd:
+    """What launchers wrote at the end of an output; `begin` and `end` of it in the reader."""
+
+    reader: LauncherReader
+    begin: LinePlace
+    end: LinePlace
+
+    def has(self, at: LinePlace) -> bool:
+        """Tell whether a line of the reader is of this output."""
+        return self.begin.bytes <= at.bytes < self.end.bytes
+
 
 def read_launchers(chunks: Iterable[bytes]) -> LauncherLines:
     """Return what launchers wrote into an output."""
     reader = LauncherReader()
-    for block in whole_lines(chunks):
+    for block in plain_blocks(chunks):
         reader.read(block)
-    return LauncherLines(tuple(reader.ends), tuple(reader.out_of_memory), tuple(reader.notes))
+    return reader.lines

@@ -30,11 +30,16 @@ NCCL_LINE_BYTES = 1023
 _LINE_BYTES_MAX = 1 << 16  # a longer line is taken apart in the middle
 
 # Lines that may be most of a log and say nothing of a single process that is used here; the ways
-# of channels are counted in whole blocks (COUNTED_WAYS).
+# of channels are counted in whole blocks (COUNTED_WAY).
+_WAY = rb"via (?:P2P/|NET/IB/[0-9()]{1,12}/GDRDMA)"
 _QUIET = (
-    rb"(?!(?:AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|AlltoAll|AllToAll|Gather|Scatter|Send"
-    rb"|Recv|AllGatherV): |Ring |Trees |Tree |Pattern |\[Proxy "
-    rb"|Channel [^\r\n]{0,80}? via (?:P2P/|NET/IB/[0-9()]{1,12}/GDRDMA))"
+    rb"(?!Ring |Trees? |Channel (?:[^>\r\n]{1,40}> [^ \r\n]{1,24} (?:\[(?:send|receive)\] )?"
+    + _WAY  # as NCCL writes it; then whatever stands between
+    + rb"|[^\r\n]{0,80}? "
+    + _WAY
+    + rb")|(?:All(?:Reduce|GatherV?|[tT]oAll)|Reduce(?:Scatter)?|Broadcast|Gather|Scatter"
+    rb"|Send|Recv): "
+    rb"|Pattern |\[Proxy )"
 )
 # All alternatives begin with the same letters, so that a search for them passes over other text
 # at the speed of memory.
@@ -46,14 +51,10 @@ MARK: Final = re.compile(
 )
 # The second head in one line: two processes wrote into each other.
 _SECOND = re.compile(rb" (?=NCCL (?:INFO|WARN|ATTN|ERROR) )")
-COUNTED_WAYS: Final = {
-    "P2P/CUMEM": b" via P2P/CUMEM",
-    "P2P/IPC": b" via P2P/IPC",
-    "P2P/direct pointer": b" via P2P/direct pointer",
-    "P2P/MNNVL": b" via P2P/MNNVL",
-    "P2P/indirect": b" via P2P/indirect",
-    "NET/IB/GDRDMA": b"/GDRDMA",
-}
+COUNTED_WAY: Final = re.compile(
+    rb"via (P2P/(?:CUMEM|IPC|direct pointer|MNNVL|indirect)|NET/[^\r\n]{1,80}?/GDRDMA)"
+)
+NET_GDRDMA: Final = "NET/IB/GDRDMA"
 LAST_ERROR: Final = b"Last error:"  # PyTorch repeats NCCL's last warning in the next line
 
 TIME: Final = re.compile(rb"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
@@ -65,6 +66,8 @@ _ADDRESS = re.compile(
 _SITE = re.compile(rb"[\w./+-]{1,200}:\d{1,6}")
 # What the C++ compiler calls a function; aws-ofi-nccl gives that as its place.
 _FUNCTION = re.compile(rb"([\w:~]{1,120})\([^\n]{0,400}:(\d{1,6})$")
+
+GPU: Final = "GPU"  # an alias begins so if only the number of a GPU is left of a head
 
 LEVELS: Final = {
     b"INFO": Level.INFO,
@@ -163,7 +166,7 @@ def parse_head(head: bytes) -> Head:
     found = next(iter(deque(_ADDRESS.finditer(head, begin), maxlen=1)), None)  # the last one
     time_s = None if clock is None else seconds_of(clock)
     if found is None:
-        of_text = parse_text_head(head)
+        of_text = parse_text_head(head, is_torn=True)
         words = head.split()
         return replace(of_text, site=_place(words[-1]) if words else "")
     before = head[: found.start()]
@@ -193,11 +196,15 @@ def parse_diag_head(head: bytes) -> Head:
     return Head(time_of(head[:start]), host, pid, prefix.label, start=start, is_rank=prefix.is_rank)
 
 
-def parse_text_head(head: bytes) -> Head:
-    """Return what stands before text that names no process itself, such as an exception."""
-    prefix = read_prefix(head)
+def parse_text_head(head: bytes, *, is_torn: bool = False) -> Head:
+    """Return what stands before text that names no process itself, such as an exception.
+
+    `is_torn`: it is the rest of a line of NCCL's, from which the process was torn off.
+    """
+    prefix = read_prefix(head, is_torn=is_torn)
     pid = None if prefix.is_rank else prefix.pid
-    return Head(time_of(head), "", pid, prefix.label, is_rank=prefix.is_rank)
+    alias = "" if prefix.gpu is None or prefix.label is not None else f"{GPU} {prefix.gpu}"
+    return Head(time_of(head), "", pid, prefix.label, is_rank=prefix.is_rank, alias=alias)
 
 
 def divide(message: bytes) -> tuple[bytes, bytes, bytes] | None:

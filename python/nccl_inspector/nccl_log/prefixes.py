@@ -56,27 +56,35 @@ class Prefix:
     """What stands before a line's own text.
 
     `label` is a number of a task or rank; `is_rank`: it is a rank of the job. `pid`: of the writer.
-    `end`: where the text begins.
+    `end`: where the text begins. `gpu`: of the writer, on a node that is not told.
     """
 
     label: int | None = None
     is_rank: bool = False
     pid: int | None = None
     end: int = 0
+    gpu: int | None = None
 
 
-def read_prefix(line: bytes) -> Prefix:
-    """Return what stands before a line's text; a rank counts before a task."""
+def read_prefix(line: bytes, *, is_torn: bool = False) -> Prefix:
+    """Return what stands before a line's text; a rank counts before a task.
+
+    `is_torn`: the process was torn off a line of NCCL's. Then a number in brackets right before the
+    text is that of a GPU, and not that of a rank.
+    """
     label: int | None = None
     is_rank = False
     pid: int | None = None
     end = 0
+    name: str | None = None
+    before: tuple[int | None, bool] = None, False
+    match_gpu: bytes | None = None
     for _ in range(_PARTS_MAX):
         match = _PART.match(line, end)
         if match is None or match.end() == end:
             break
         end = match.end()
-        name = match.lastgroup
+        name, before, match_gpu = match.lastgroup, (label, is_rank), match["hydra"]
         if name in _RANKS:
             if not is_rank or name == "rank":
                 label, is_rank = int(match[name]), True
@@ -84,12 +92,16 @@ def read_prefix(line: bytes) -> Prefix:
             label = int(match[name])
         if (of_ray := _PID.search(match[0])) is not None:
             pid = int(of_ray[1])
+    gpu: int | None = None
+    if is_torn and name == "hydra" and match_gpu:
+        label, is_rank = before
+        gpu = int(match_gpu)
     if not is_rank:
         # Behind whatever else: torchrun's mark is that of PyTorch itself.
         match = _TORCH_RANK.search(line, end, end + _FAR_BYTES)
         if match is not None:
             label, is_rank, end = int(match[1]), True, match.end()
-    return Prefix(label, is_rank, pid, end)
+    return Prefix(label, is_rank, pid, end, gpu)
 
 
 def without_prefix(line: bytes) -> bytes:

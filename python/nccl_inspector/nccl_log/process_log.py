@@ -14,6 +14,7 @@ from typing import Final
 
 from nccl_inspector.nccl_log.catalogue import Version, parse_version
 
+LAUNCHER: Final = "the launcher"  # the alias of what is no process of the job
 _ITEMS_MAX = 400_000  # in all tables of all processes
 _VALUE_BYTES_MAX = 200
 _PAIRS_MAX = 4

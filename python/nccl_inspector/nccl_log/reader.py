@@ -6,6 +6,7 @@ whatever the size of the logs.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from math import floor
@@ -13,16 +14,19 @@ from typing import Final
 
 from nccl_inspector.model.card import CRITICAL
 from nccl_inspector.nccl_log.catalogue import LogRule, Matcher, Role
+from nccl_inspector.nccl_log.job_lines import ERROR
 from nccl_inspector.nccl_log.job_reader import JobReader
 from nccl_inspector.nccl_log.kept import Hits, Keeper, Log
+from nccl_inspector.nccl_log.launcher_lines import OutputEnd
 from nccl_inspector.nccl_log.lines import (
-    COUNTED_WAYS,
+    COUNTED_WAY,
     HEAD_BYTES_MAX,
     LAST_ERROR,
     LEVELS,
     MARK,
     MESSAGE_BYTES_MAX,
     NCCL_LINE_BYTES,
+    NET_GDRDMA,
     TIME,
     Head,
     divide,
@@ -60,6 +64,8 @@ _SECOND_BYTES = len("2026-11-25 10:11:12")
 _CUT_BYTES = NCCL_LINE_BYTES - 1, NCCL_LINE_BYTES
 _VARIABLE_WORDS: Final = b" set by environment to "
 
+# A pattern that begins with plain text passes over other text faster than `find` does.
+_CCL = re.compile(rb"CCL")
 # A call of NCCL's that came back with an error: file:line -> result.
 _TRACE = re.compile(rb"[\w./+-]{1,200}:\d{1,6} -> (\d{1,3})(?: \[[^\]]{1,32}\])?\s{0,64}$")
 _IN_PROGRESS = 7
@@ -72,20 +78,14 @@ _DESYNCS_MAX = 64
 class LogReader:
     """Takes the bytes of logs, one file after the other."""
 
-    def __init__(self, *, own_files: bool = False, whole_output: bool = True) -> None:
-        """`own_files`: each file is of one process, so equal host and pid are not the same one.
-
-        `whole_output`: read lines of launchers, exceptions and the like, too.
-        """
+    def __init__(self, *, own_files: bool = False) -> None:
+        """`own_files`: each file is of one process, so equal host and pid are not the same one."""
         self.log = Log()
         self._keeper = Keeper(self.log)
         self._matcher = Matcher()
         self._own_files = own_files
-        self._job = (
-            JobReader(self._keeper, self._matcher, self._process, self._place)
-            if whole_output
-            else None
-        )
+        self._job = JobReader(self._keeper, self._matcher, self._process, self._place)
+        self._is_output = True
         self._by_key: dict[tuple[int, int | None, str, int | None, str], int] = {}
         self._by_head: dict[bytes, int] = {}
         self._loud_heads: dict[bytes, tuple[Head, int]] = {}
@@ -103,13 +103,22 @@ class LogReader:
         self._since_warning = 0  # lines of level INFO
 
     def read(
-        self, name: str, chunks: Iterable[bytes], year: int = 0, label: int | None = None
+        self,
+        name: str,
+        chunks: Iterable[bytes],
+        year: int = 0,
+        label: int | None = None,
+        *,
+        is_output: bool = True,
+        end: OutputEnd | None = None,
     ) -> None:
         """Read a file; `label` is the number of the task that wrote it, if its name says so.
 
-        `year`: of times that have none.
+        `year`: of times that have none. `is_output`: lines of launchers, exceptions and the like
+        are read, too. `end`: what launchers wrote at its end, if that has been read.
         """
         log = self.log
+        self._is_output = is_output
         log.files += 1
         self._file, self._year = name, year
         self._label = -1 if label is None else label
@@ -124,8 +133,13 @@ class LogReader:
             self._read_block(block)
             self._lines_before += block.count(b"\n")
             self._offset += len(block)
-        if self._job is not None:
-            self._job.end_file(name, self._offset, self._lines_before)
+        if is_output:
+            self._job.end_file(name, self._offset, self._lines_before, end)
+
+    @property
+    def offset(self) -> int:
+        """How many bytes of all files have been taken apart, as `Quote.order` counts them."""
+        return self._offset
 
     def _counted(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
@@ -133,10 +147,18 @@ class LogReader:
             yield chunk
 
     def _read_block(self, block: bytes) -> None:
+        # Most blocks of a job's output have nothing of what follows.
+        first = _CCL.search(block)
+        if first is not None:
+            self._read_lines(block, first.start())
+        self._rest_of(block)
+
+    def _read_lines(self, block: bytes, begin: int) -> None:
+        """Take NCCL's and PyTorch's lines; none is before `begin`."""
         heads, processes = self._by_head, self.log.processes
         rfind = block.rfind
         lines = 0
-        for match in MARK.finditer(block):
+        for match in MARK.finditer(block, begin):
             start = match.start()
             # The mark begins behind the first letter: NCCL, RCCL.
             line = rfind(b"\n", max(0, start - HEAD_BYTES_MAX), start) + 1
@@ -160,28 +182,22 @@ class LogReader:
                 heads[key] = number
             if number >= 0:
                 self._info(number, processes[number], message, head, line, match.end())
+        # What is counted without looking at lines.
         self.log.lines += lines + block.count(b"CCL INFO ")
-        self._rest_of(block)
+        self._count_ways(block)
 
     def _rest_of(self, block: bytes) -> None:
-        """Take what is no line of NCCL's or PyTorch's, or is counted without looking at lines."""
-        if b" via " in block:
-            self._count_ways(block)
-        self._last_errors(block)
-        if self._job is not None:
-            self._job.read(block, self._offset, self._year)
+        """Take what is no line of NCCL's or PyTorch's."""
+        error_at = block.find(ERROR)
+        if error_at >= 0 or self._unfinished is not None:
+            self._last_errors(block)
+        if self._is_output:
+            self._job.read(block, self._offset, self._year, error_at)
 
     def _count_ways(self, block: bytes) -> None:
-        direct = block.count(b" via P2P/")
-        for way, text in COUNTED_WAYS.items():
-            if text.startswith(b" via P2P/"):
-                if not direct:
-                    continue
-                found = block.count(text)
-                direct -= found
-            else:
-                found = block.count(text)
-            self.log.ways[way] += found
+        ways = self.log.ways
+        for way, found in Counter(COUNTED_WAY.findall(block)).items():
+            ways[way.decode() if way.startswith(b"P2P") else NET_GDRDMA] += found
 
     def _process_of(self, head: bytes) -> int:
         return self._process(parse_head(head), head, torn=b"CCL " in head)
@@ -266,7 +282,8 @@ class LogReader:
         if b" NCCL " in message and (parts := divide(message)) is not None:
             message, head_of_other, rest = parts
             self._divided(head_of_other, rest, line)
-        told, number = self._loud_head(head, parse_diag_head if level is Level.DIAG else parse_head)
+        parse = parse_diag_head if level is Level.DIAG else parse_head
+        told, number, time_s = self._loud_head(head, parse)
         if number < 0:
             return
         process = self.log.processes[number]
@@ -278,32 +295,31 @@ class LogReader:
             self.log.cut += end - begin in _CUT_BYTES
             key = self._keeper.key(rule, message)
             hits = self.log.hits.get(key)
-            if hits is None or not self._keeper.counts_only(hits, number, told.time_s):
-                record = self._record(level, told, message, line, end)
+            if hits is None or not self._keeper.counts_only(hits, number, time_s):
+                timed = replace(told, time_s=time_s)
+                record = self._record(level, timed, message, line, end)
                 hits = self._hit(rule, number, record, line, key)
             if told.thread:
                 self._pending[told.thread] = hits
                 self._since_warning = 0
 
-    def _loud_head(self, head: bytes, parse: Callable[[bytes], Head]) -> tuple[Head, int]:
-        """Return what a head says, and the process; heads that differ in their time are one."""
+    def _loud_head(
+        self, head: bytes, parse: Callable[[bytes], Head]
+    ) -> tuple[Head, int, float | None]:
+        """Return what a head says, the process and the time.
+
+        Heads that differ in their time are one, so the time that counts is not that of the head.
+        """
         clock = TIME.search(head)
         key = head if clock is None else head[: clock.start()] + head[clock.end() :]
         known = self._loud_heads.get(key)
         if known is None:
             told = parse(head)
-            known = told, self._process(told, head, torn=b"CCL " in head)
             if len(self._loud_heads) >= _HEADS_MAX:
                 self._loud_heads.clear()
-            self._loud_heads[key] = known
-            return known
-        told, number = known
-        if clock is not None:
-            told = Head(
-                self._time_of(clock), told.host, told.pid, told.label, told.site, told.start,
-                told.is_rank, told.alias, told.thread,
-            )  # fmt: skip
-        return told, number
+            known = self._loud_heads[key] = told, self._process(told, head, torn=b"CCL " in head)
+            return *known, told.time_s
+        return *known, None if clock is None else self._time_of(clock)
 
     def _time_of(self, clock: re.Match[bytes]) -> float | None:
         """Return a time; those of a second are worked out once."""

@@ -16,7 +16,14 @@ from nccl_inspector.model.card import (
 )
 from nccl_inspector.model.wording import clock, node_list, number, volume
 from nccl_inspector.nccl_log.catalogue import Role
-from nccl_inspector.nccl_log.judge import Fact, FirstError, LogFinding, LogReport, said_followers
+from nccl_inspector.nccl_log.judge import (
+    Fact,
+    FirstError,
+    LogFinding,
+    LogReport,
+    said_as_early,
+    said_followers,
+)
 from nccl_inspector.render.text_layout import Item, Paint, bullet, join, paragraph
 
 FORMAT = 1
@@ -79,7 +86,7 @@ def said_first(first: FirstError) -> str:
     """Return who wrote the first error, when, and who followed."""
     when = f" at {clock(first.time_s)}" if first.time_s is not None else ""
     words = f"{first.who}{when}: {first.rule.title}"
-    words += said_followers(first.followers, first.within_s)
+    words += said_as_early(first.as_early) + said_followers(first.followers, first.within_s)
     if not first.certain:
         words += ". Not all errors have a time, so another one may have been earlier"
     return words
@@ -157,6 +164,7 @@ def _plain(report: LogReport) -> dict[str, Any]:
             "followers": first.followers,
             "within_s": first.within_s,
             "certain": first.certain,
+            "as_early": list(first.as_early),
         },
         "findings": [_plain_finding(one) for one in report.findings],
         "facts": [{"name": one.name, "values": [list(pair) for pair in one.values]}

@@ -550,19 +550,24 @@ def _build(
         unseen=port,
         nodes_missing=tuple(missing),
     )
+    requeued = report.head.restart > 0
+    by_slurm = given.record.state or "" if given.record and given.record.by_slurm else ""
     claimed = [
-        *tell_words(given.words, verdict, findings),
+        *tell_words(given.words, verdict, findings, state=by_slurm, requeued=requeued),
         *tell_dumps(given.dumps, verdict, findings),
-        *tell_launchers(given.launchers, requeued=report.head.restart > 0),
+        *tell_launchers(given.launchers, requeued=requeued),
     ]
+    summary = explain_failure(verdict, given.words, findings, state=by_slurm, requeued=requeued)
     findings = _sorted([*findings, *claimed])
-    verdict = replace(verdict, summary=explain_failure(verdict, given.words))
     if (
-        verdict.status == FAILED
+        summary == verdict.summary
+        and verdict.status == FAILED
         and verdict.cause == OTHER
+        and not requeued
         and (wrote := first_end(given.launchers))
     ):
-        verdict = replace(verdict, summary=f"{verdict.summary}; {wrote}")
+        summary = f"{summary}; {wrote}"
+    verdict = replace(verdict, summary=summary)
     return Card(
         job=job,
         verdict=verdict,

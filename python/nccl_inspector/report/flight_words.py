@@ -9,7 +9,7 @@ listed, read and matched in a child.
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from nccl_inspector.model.card import (
     Period,
     Verdict,
 )
-from nccl_inspector.model.rules import BY_ID, About, ids_about
+from nccl_inspector.model.rules import BY_ID, KILLED, About, ids_about
 from nccl_inspector.model.wording import number
 from nccl_inspector.report.announced_paths import hangs
 from nccl_inspector.system.limited import LateError, Limits, run_limited
@@ -114,20 +114,29 @@ def read_job_dumps(folder: Path, job_id: int, uid: int) -> JobDumps | None:
     return JobDumps(detail, tuple(said))
 
 
-def _measured_roots(findings: Sequence[Finding]) -> set[str]:
-    hangs = ids_about(About.HANG)
-    return {who.name for one in findings if one.rule in hangs
-            for who in one.entities if who.kind == "rank"}  # fmt: skip
+def agreement(ranks: Collection[str], findings: Sequence[Finding]) -> str:
+    """Return a sentence about who failed or holds up the others by the measurements.
 
-
-def _agreement(said: Said, measured: set[str]) -> str:
-    """Return a sentence about who holds up the others by the measurements; they are what counts."""
-    roots = set(said.roots)
-    if not measured or not roots:
+    `ranks`: who did by what was written, as `rank 2`. The measurements are what counts.
+    """
+    measured = measured_roots(findings)
+    if not measured or not ranks:
         return ""
-    if roots & measured:
+    if not measured.isdisjoint(ranks):
         return " The measurements name the same rank."
     return " The measurements name another rank, and they are what counts."
+
+
+def measured_roots(findings: Sequence[Finding]) -> set[str]:
+    """Return the ranks that hold up the others, or died first, by the measurements."""
+    chosen = ids_about(About.HANG)
+    return {
+        who.name
+        for one in findings
+        if one.rule in chosen or (one.rule == KILLED.id and one.severity is CRITICAL)
+        for who in one.entities
+        if who.kind == "rank"
+    }
 
 
 def tell_dumps(
@@ -136,7 +145,6 @@ def tell_dumps(
     """Yield what the dumps say; `verdict` and `findings` are by the measurements alone."""
     if dumps is None:
         return
-    measured = _measured_roots(findings)
     for one in dumps.said:
         rule = next((rule for id_, rule in BY_ID.items() if id_ == one.rule), None)
         if rule is None:
@@ -146,7 +154,7 @@ def tell_dumps(
             severity=INFO if verdict.status == HEALTHY else WARNING,
             confidence=LOW,
             title=f"PyTorch's flight recorder: {one.title}",
-            detail=f"{one.detail}{_agreement(one, measured)}",
+            detail=f"{one.detail}{agreement(one.roots, findings)}",
             period=one.period,
             actions=(rule.action,) if rule.action else (),
         )

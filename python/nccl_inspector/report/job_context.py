@@ -38,7 +38,7 @@ class JobContext:
     record: JobRecord | None = None
     switches_used: tuple[str, ...] = ()
     readings: Readings | None = None
-    words: NcclWords | None = None  # what NCCL wrote into the job's output
+    words: NcclWords | None = None  # what the job's output says of its end, and NCCL of its set-up
     launchers: LauncherLines | None = None  # what srun, torchrun and mpirun wrote there
     steps: tuple[StepRecord, ...] = ()  # of a job that did not end well, if accounting has them
     dumps: JobDumps | None = None  # of PyTorch's flight recorder
@@ -53,13 +53,16 @@ class JobContext:
 class RequestedInputs:
     """What to look at; `output` None: the output that Slurm names.
 
-    `output_cpu_s`: seconds of CPU time for the job's output.
+    `output_cpu_s`: seconds of CPU time for the job's output. `errors`: where standard error went,
+    if that is another file than `output`. `begins`: bytes of each that were there before the job.
     """
 
     slurm: bool = True
     output: Path | None = None
     patterns: tuple[re.Pattern[str], ...] = ()
     output_cpu_s: float = CPU_S
+    errors: Path | None = None
+    begins: Mapping[Path, int] = field(default_factory=dict)
 
 
 def _exit_code(record: JobRecord) -> str:
@@ -136,6 +139,53 @@ def _has_steps_to_tell(record: JobRecord | None, *, unfinished: bool) -> TypeGua
     return unfinished or record.state != "COMPLETED"
 
 
+def _own_ids(head: Head, asked: RequestedInputs) -> frozenset[int] | None:
+    """Return the ids that Slurm's lines in the job's output must have; None: they may have any."""
+    named = head.by_slurm and not head.het_job_id and not asked.output
+    return frozenset({head.job_id}) if named else None
+
+
+def _read_output(
+    head: Head,
+    asked: RequestedInputs,
+    record: JobRecord | None,
+    period: Period,
+    logs: Sequence[KeptLog] = (),
+) -> tuple[OutputContent, Input]:
+    """Return what is in the output, and the input that it is."""
+    path = asked.output or (Path(record.stdout_path) if record and record.stdout_path else None)
+    if path is None or (not asked.output and os.geteuid() == 0):
+        return OutputContent(), Input("throughput", "absent")
+    errors = asked.errors
+    if record and record.stderr_path and not asked.output:
+        errors = Path(record.stderr_path)
+    output = Output(
+        path, None if asked.output else head.uid, period, asked.patterns, asked.output_cpu_s, logs,
+        None if errors == path else errors, _own_ids(head, asked), asked.begins,
+    )  # fmt: skip
+    try:
+        with visiting(head.uid, path):
+            told = read_output(output)
+    except AvoidedError as err:
+        return OutputContent(), Input("throughput", "absent", f"{path}: {err}")
+    return told, told.seen
+
+
+def _in_output(words: NcclWords, of: str) -> Input:
+    return Input("nccl_log", "present", f"{number(words.lines, 'line')} in {of}")
+
+
+def gather_own(head: Head, asked: RequestedInputs) -> JobContext:
+    """Read the output of a command that the caller has run; Slurm is not asked."""
+    told, seen = _read_output(head, asked, None, Period(head.start, head.end))
+    inputs = [seen]
+    if told.words is not None and told.words.lines:
+        inputs.append(_in_output(told.words, "the command's output"))
+    return JobContext(
+        readings=told.readings, words=told.words, launchers=told.launchers, inputs=tuple(inputs)
+    )
+
+
 def gather(
     head: Head,
     config: Config,
@@ -163,28 +213,14 @@ def gather(
             steps = ask_steps(Path(config.scontrol).with_name("sacct"), record)
     start_s = record.start_s if record and record.start_s is not None else head.start
     end_s = record.end_s if record and record.end_s is not None else head.end
-    told = OutputContent()
-    path = asked.output or (Path(record.stdout_path) if record and record.stdout_path else None)
-    if path is not None and (asked.output or os.geteuid() != 0):
-        uid = None if asked.output else head.uid
-        period = Period(start_s, end_s)
-        errors = record.stderr_path if record and not asked.output else None
-        other = Path(errors) if errors and errors != str(path) else None
-        output = Output(path, uid, period, asked.patterns, asked.output_cpu_s, logs, other)
-        try:
-            with visiting(head.uid, path):
-                told = read_output(output)
-        except AvoidedError as err:
-            told = OutputContent(seen=Input("throughput", "absent", f"{path}: {err}"))
-        inputs.append(told.seen)
-    else:
-        inputs.append(Input("throughput", "absent"))
+    told, seen = _read_output(head, asked, record, Period(start_s, end_s), logs)
+    inputs.append(seen)
     words = told.words
     if words is None and logs:
         words = words_of(judge_kept(logs))
     if words is not None and words.lines:
         of = f"{number(len(logs), 'file')} of NCCL's" if logs else "the job's output"
-        inputs.append(Input("nccl_log", "present", f"{number(words.lines, 'line')} in {of}"))
+        inputs.append(_in_output(words, of))
     dumps = _dumps(record, head)
     if dumps is not None:
         inputs.append(Input("flight_recorder", "present", dumps.detail))

@@ -43,13 +43,13 @@ def read_kept(reader: LogReader, logs: Sequence[KeptLog]) -> bool:
     """Read the logs; return whether lines of one are missing."""
     for one in logs:
         data = one.file.text.encode("utf-8", "replace")
-        reader.read(one.name, [data], label=task_of(one.file.name))
+        reader.read(one.name, [data], label=task_of(one.file.name), is_output=False)
     return any(one.file.is_cut for one in logs)
 
 
 def judge_kept(logs: Sequence[KeptLog]) -> LogReport:
     """Return what the logs say."""
-    reader = LogReader(own_files=True, whole_output=False)
+    reader = LogReader(own_files=True)
     cut = read_kept(reader, logs)
     if cut:
         reader.log.notes.append("of long logs only the begin and the end are kept")

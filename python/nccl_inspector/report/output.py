@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read throughput, NCCL's own lines and launchers' in a job's output, in a child process.
+"""Read throughput and what a job's output says of its end, in a child process.
 
 The path, the file and each of its lines are the user's: a file system may never answer, and with
 some lines a pattern of the site may take hours. The child has limits of CPU time and wall time. If
 it does not answer, the report is made without throughput, and says so.
 
-The child answers with three lines of JSON: what launchers wrote, what NCCL wrote, and then the
-throughput. The first ones remain if the others take too long.
+The child answers with three lines of JSON: what launchers wrote at the end; what all that is in
+the output says together (NCCL, PyTorch, exceptions, launchers), by the reader of `nccl-inspector
+logs`; and then the throughput. The first ones remain if the others take too long.
 """
 
 import json
@@ -16,12 +17,12 @@ import select
 import signal
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from math import ceil
 from pathlib import Path
 from resource import RLIMIT_CPU, setrlimit
@@ -35,10 +36,16 @@ from nccl_inspector.analysis.slow_times.throughput import (
 )
 from nccl_inspector.model.card import Input, Period
 from nccl_inspector.nccl_log.judge import judge_log
-from nccl_inspector.nccl_log.launcher_lines import TAIL_BYTES, LauncherLines, read_launchers
+from nccl_inspector.nccl_log.launcher_lines import (
+    TAIL_BYTES,
+    LauncherLines,
+    LauncherReader,
+    OutputEnd,
+)
 from nccl_inspector.nccl_log.launcher_lines import from_json as launchers_from_json
 from nccl_inspector.nccl_log.launcher_lines import to_json as launchers_to_json
 from nccl_inspector.nccl_log.reader import LogReader
+from nccl_inspector.nccl_log.wrapped import plain_blocks
 from nccl_inspector.report.announced_paths import hangs
 from nccl_inspector.report.kept_logs import KeptLog, read_kept
 from nccl_inspector.report.nccl_words import NcclWords, words_of
@@ -66,7 +73,8 @@ class Output:
     """What to read; `uid`: the files must be this user's (None: anybody's).
 
     `errors`: where standard error went, if that is another file. `cpu_s`: seconds of CPU time.
-    `patterns`: empty means the built-in ones.
+    `patterns`: empty means the built-in ones. `job_ids`: lines that name another job are left out
+    (None: none are). `begins`: bytes of each file that were there before.
     """
 
     path: Path
@@ -76,11 +84,18 @@ class Output:
     cpu_s: float = CPU_S
     logs: Sequence[KeptLog] = ()  # what is kept of NCCL's own logs
     errors: Path | None = None
+    job_ids: frozenset[int] | None = None
+    begins: Mapping[Path, int] = field(default_factory=dict)
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """Return the files, first the standard output."""
         return (self.path, self.errors) if self.errors else (self.path,)
+
+    def begin_of(self, path: Path, size: int) -> int:
+        """Return where to begin to read a file of this size; it may have been made anew."""
+        begin = self.begins.get(path, 0)
+        return begin if begin <= size else 0
 
 
 _NO_OUTPUT = Input("throughput", "absent")
@@ -210,10 +225,11 @@ def _work(output: Output, fd: int) -> None:
     hard_s = ceil(output.cpu_s) + 1
     setrlimit(RLIMIT_CPU, (hard_s, hard_s + 1))
     with os.fdopen(fd, "wb") as pipe:
-        launchers = _read_launchers(output)
-        pipe.write(json.dumps(launchers and launchers_to_json(launchers)).encode() + b"\n")
+        ends = _read_launchers(output)
+        lines = next((one.reader.lines for one in ends.values()), None)
+        pipe.write(json.dumps(lines and launchers_to_json(lines)).encode() + b"\n")
         pipe.flush()
-        words = _read_words(output)
+        words = _read_words(output, ends)
         pipe.write(json.dumps(words and words_to_json(words)).encode() + b"\n")
         pipe.flush()
         pipe.write(json.dumps(_read_throughput(output)).encode())
@@ -232,41 +248,56 @@ def _read_throughput(output: Output) -> dict[str, Any]:
     return {"unit": found.unit, "found": rows, "refused": found.refused, "notes": found.notes}
 
 
-def _read_launchers(output: Output) -> LauncherLines | None:
-    """Return what launchers wrote at the end of the outputs; None: none of them can be read.
+def _read_launchers(output: Output) -> dict[Path, OutputEnd]:
+    """Return what launchers wrote at the end of each output that can be read.
 
     They write to standard error, which comes first.
     """
     clock = _CpuTime(output.cpu_s * _LAUNCHERS_CPU_SHARE)
-    ends = [
-        _parts(fd, [(max(0, size - TAIL_BYTES), size)], clock)
-        for _, fd, size in _opened(reversed(output.paths), output.uid)
-    ]
-    with suppress(OSError, ValueError):
-        return read_launchers(chain.from_iterable(ends)) if ends else None
-    return None
+    reader = LauncherReader(output.job_ids)
+    ends = {}
+    for path, fd, size in _opened(reversed(output.paths), output.uid):
+        begin = reader.end
+        tail = [(max(output.begin_of(path, size), size - TAIL_BYTES), size)]
+        with suppress(OSError, ValueError):
+            for block in plain_blocks(_parts(fd, tail, clock)):
+                reader.read(block)
+        # Of an end that was not read to its end it is not known where lines stand.
+        ends[path] = OutputEnd(reader, reader.end if clock.is_over else begin, reader.end)
+    return ends
 
 
-def _read_words(output: Output) -> NcclWords | None:
-    """Return what NCCL wrote at the begin and the end of the outputs; None: nothing."""
-    whole = True
+def _read_words(output: Output, ends: Mapping[Path, OutputEnd]) -> NcclWords | None:
+    """Return what the begin and the end of the outputs say together; None: nothing."""
     clock = _CpuTime(output.cpu_s * _WORDS_CPU_SHARE)
-    reader = LogReader(own_files=bool(output.logs), whole_output=False)
+    reader = LogReader(own_files=bool(output.logs))
+    counted: int | None = None  # bytes from which on the numbers of lines are not known
+
+    def parts_of(fd: int, begin: int, size: int) -> Iterator[bytes]:
+        nonlocal counted
+        if begin:
+            counted = reader.offset if counted is None else counted
+        parts = [(begin, size)]
+        if size - begin > _WORDS_HEAD_BYTES + _WORDS_TAIL_BYTES:
+            parts = [(begin, begin + _WORDS_HEAD_BYTES), (size - _WORDS_TAIL_BYTES, size)]
+        for at, part in enumerate(parts):
+            if at and counted is None:
+                counted = reader.offset
+            yield from _parts(fd, [part], clock)
+
     try:
         cut = read_kept(reader, output.logs)
         year = time.gmtime(output.period.end_s).tm_year
         for path, fd, size in _opened(output.paths, output.uid):
-            parts = [(0, size)]
-            if size > _WORDS_HEAD_BYTES + _WORDS_TAIL_BYTES:
-                whole = False
-                parts = [(0, _WORDS_HEAD_BYTES), (size - _WORDS_TAIL_BYTES, size)]
-            reader.read(path.name, _parts(fd, parts, clock), year)
+            chunks = parts_of(fd, output.begin_of(path, size), size)
+            reader.read(path.name, chunks, year, end=ends.get(path))
     except (OSError, ValueError, OverflowError):
         return None
     if not reader.log.lines:
         return None
-    partial = clock.is_over or not whole or cut
-    return words_of(judge_log(reader.log, own_files=bool(output.logs), partial=partial))
+    partial = clock.is_over or counted is not None or cut
+    report = judge_log(reader.log, own_files=bool(output.logs), partial=partial)
+    return words_of(report, 0 if clock.is_over else counted)
 
 
 def _opened(paths: Iterable[Path], uid: int | None) -> Iterator[tuple[Path, int, int]]:

@@ -3,9 +3,12 @@
 
 import os
 import signal
+import stat
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from fcntl import F_GETFL, fcntl
 from pathlib import Path
 from types import FrameType
 
@@ -59,6 +62,26 @@ class CommandEnd:
         if not self.status:
             return "COMPLETED"
         return "CANCELLED" if self.cancelled else "FAILED"
+
+
+def output_files() -> dict[Path, int]:
+    """Return the files that standard output and standard error go to, in this order.
+
+    With how many bytes of each are not the command's. What goes to a terminal or into a pipe is the
+    command's own, and is not read.
+    """
+    found: dict[Path, int] = {}
+    for fd in (1, 2):
+        with suppress(OSError):
+            status = os.fstat(fd)
+            path = Path(f"/proc/self/fd/{fd}").readlink()
+            if not stat.S_ISREG(status.st_mode) or not os.path.samestat(path.stat(), status):
+                continue
+            at = status.st_size
+            if not fcntl(fd, F_GETFL) & os.O_APPEND:
+                at = min(at, os.lseek(fd, 0, os.SEEK_CUR))
+            found.setdefault(path, at)
+    return found
 
 
 def run_command(argv: Sequence[str], environ: Mapping[str, str]) -> CommandEnd:

@@ -2,8 +2,6 @@
 """Whatever a launcher or collector puts before lines, and however 64 processes write between each
 other: every line is its own process's, and equal times put nobody first."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -11,42 +9,11 @@ import pytest
 
 from nccl_inspector.nccl_log.judge import LogReport, judge_log
 from nccl_inspector.nccl_log.reader import LogReader
+from tests.unit.nccl_log.line_forms import PREFIXES
 
 _TABLE = Path(__file__).with_name("lines.tsv").read_text("ascii").splitlines()
 LINES = [line.split("\t") for line in _TABLE if not line.startswith("#")]
 RANKS = 64
-_ISO = "2026-11-25T10:11:12.123456789Z"
-# rank, host, line -> what a launcher makes of it
-PREFIXES: dict[str, Callable[[int, str, str], str]] = {
-    "none": lambda _rank, _host, line: line,
-    "srun --label": lambda rank, _host, line: f"{rank}: {line}",
-    "mpirun --tag-output": lambda rank, _host, line: f"[1,{rank}]<stdout>:{line}",
-    "prterun": lambda rank, _host, line: f"[prterun-n0-4711@1,{rank}]<stdout>: {line}",
-    "mpirun --timestamp": lambda _rank, _host, line: f"Wed Nov 25 10:11:12 2026<stdout>:{line}",
-    "hydra": lambda rank, _host, line: f"[{rank}] {line}",
-    "torchrun": lambda rank, _host, line: f"[rank{rank}]: {line}",
-    "torchrun default": lambda rank, _host, line: f"[default{rank % 8}]:{line}",
-    "ray": lambda rank, _host, line: f"(RayWorkerWrapper pid={4000 + rank}, ip=10.1.0.9) {line}",
-    "ray twice": lambda rank, _host, line: f"(Engine pid=7) (Worker[rank={rank}] pid=9) {line}",
-    "colours": lambda rank, _host, line: f"\x1b[36m(Worker pid={rank})\x1b[0m {line}\x1b[0m",
-    "kubectl --prefix": lambda rank, _host, line: f"[pod/worker-{rank}/pytorch] {line}",
-    "kubectl --timestamps": lambda _rank, _host, line: f"{_ISO} {line}",
-    "CRI": lambda _rank, _host, line: f"{_ISO} stdout F {line}",
-    "CloudWatch": lambda _rank, _host, line: f"  | 2026-11-25T10:11:12.123-07:00 | {line}",
-    "CloudWatch, glued": lambda _rank, _host, line: f"2026-11-25T10:11:12.123-07:00{line}",
-    "glued, UTC": lambda _rank, _host, line: f"{_ISO}{line}",
-    "journal": lambda rank, host, line: f"Nov 25 10:11:12 {host} train[{rank + 7}]: {line}",
-    "Python's logging": lambda _rank, _host, line: f"[2026-11-25 10:11:12,123] [INFO] {line}",
-    "pdsh": lambda _rank, host, line: f"{host}: {line}",
-    "pdsh twice": lambda _rank, host, line: f"{host}: {host}: {line}",
-    "DeepSpeed": lambda rank, _host, line: f"worker-{rank // 8}: {line}",
-    "quoted": lambda _rank, _host, line: f"> {line}",
-    "box": lambda _rank, _host, line: f"│ {line}{' ' * 20}│",
-    "docker": lambda _rank, _host, line: json.dumps(
-        {"log": f"{line}\n", "stream": "stdout", "time": _ISO}
-    ),
-    "windows": lambda _rank, _host, line: f"{line}\r",
-}  # fmt: skip
 
 
 def _judge(lines: list[str]) -> LogReport:

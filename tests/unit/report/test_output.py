@@ -149,7 +149,7 @@ def test_what_sbatch_sends_to_a_file_of_errors_is_read_too(written: Path) -> Non
     assert told.launchers
     assert [one.tasks for one in told.launchers.ends] == ["3"]
     assert told.words
-    assert told.words.lines == 1
+    assert (told.words.lines, told.words.first) == (2, "task-killed")
     # Python's `logging` writes there unless told otherwise.
     written.write_text("Loading\n")
     errors.write_text(ends + LINES)

@@ -99,6 +99,38 @@ def test_the_report_knows_how_the_command_ended_without_slurms_record(tmp_path: 
     assert shown.returncode == 1
 
 
+TRACEBACK = """Traceback (most recent call last):
+  File "train.py", line 120, in step
+ValueError: too many values to unpack
+"""
+
+
+def test_the_report_says_what_the_command_wrote_into_a_file_before_it_failed(
+    tmp_path: Path,
+) -> None:
+    """Without Slurm; what a command before it wrote into the same file is not its own."""
+    (tmp_path / "launch.sh").write_text(LAUNCHER)
+    (tmp_path / "traceback").write_text(TRACEBACK)
+    out = tmp_path / "job.out"
+    out.write_text(TRACEBACK.replace("ValueError", "KeyError"))
+    words = (
+        "--profiler", str(PROFILER), "--", "sh", "-c", 'sh launch.sh "$@"; cat traceback; exit 1',
+        "sh", "--rendezvous", "meet", "--steps", "8", "--ops", "allreduce", "--sizes", "64K",
+        "--comms", "world",
+    )  # fmt: skip
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "NCCL"))}
+    with out.open("a") as file:
+        done = subprocess.run(
+            [*COMMAND, "run", *words], cwd=tmp_path, stdout=file, stderr=subprocess.PIPE,
+            env=inherited | {"PYTHONPATH": str(PYTHON_DIR)}, text=True, timeout=90, check=False,
+        )  # fmt: skip
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 1
+    assert "the program raised an exception: ValueError: too many values to unpack" in said
+    assert "KeyError" not in said
+    assert f"--output {out}" in said
+
+
 @pytest.mark.parametrize(
     ("script", "status", "state"),
     [("exit 0", 0, "COMPLETED"), ("exit 1", 1, "FAILED"), ("kill -KILL $$", 137, "FAILED")],
@@ -222,7 +254,7 @@ def test_the_command_for_the_report_again_can_be_copied_whatever_the_directory_i
     place.mkdir()
     box = write_box(place, "0_1", BoxOf([CommOf(7, 0, 2)], [KeyOf(0, [5 * MS] * 20)]))
     os.chown(box, os.getuid(), -1)
-    _report(place, 1_700_000_000, CommandEnd(0))
+    _report(place, 1_700_000_000, CommandEnd(0), {})
     again = capsys.readouterr().err.splitlines()[-1].partition("again: ")[2]
     assert shlex.split(again) == [
         "nccl-inspector", "report", "4711", "--report-dir", str(place)
