@@ -152,7 +152,9 @@ def _pace(order: Order, calls: _Calls, mine: Mask, late: Mask) -> tuple[float, f
     """Return how much slower than its peers' a GPU is where that shows, and for how long (ns).
 
     Of the operations that follow late ones, those are looked at that peers call when the operation
-    before is not over, so that only the GPU can be slow in them.
+    before is not over, so that only the GPU can be slow in them. If there are none, all are looked
+    at whose time does not begin where that of a late one does, each time once: whoever calls late
+    in them, a GPU at its peers' pace has no part in the lateness.
     """
     told = np.flatnonzero(calls.exact & ~mine)
     many = int(order.spot.max()) + 1
@@ -161,11 +163,17 @@ def _pace(order: Order, calls: _Calls, mine: Mask, late: Mask) -> tuple[float, f
     row = np.arange(len(mine))
     last = np.maximum.accumulate(np.where(late, row, -1 - _FOLLOWING))
     follows = mine & ~late & (row - last <= _FOLLOWING)
-    follows &= ~order.queued & (before <= _OPEN_MAX * gap) & (calls.usual > 0)
-    if np.count_nonzero(follows) < _OPEN_MIN:
+    follows &= ~order.queued & (calls.usual > 0) & ~np.isnan(calls.gap)
+    seen = np.flatnonzero(follows & (before <= _OPEN_MAX * gap))
+    if len(seen) < _OPEN_MIN:
+        apart = follows & (order.cause >= 0) & ~np.isin(order.cause, order.cause[late])
+        rows = np.flatnonzero(apart)
+        longest = rows[np.lexsort((-calls.usual[rows], order.cause[rows]))]
+        seen = longest[first_rows(order.cause[longest])] if len(longest) else longest
+    if len(seen) < _OPEN_MIN:
         return 0.0, 0.0
-    usual = float(calls.usual[follows].sum())
-    return float(calls.gap[follows].sum()) / usual - 1, usual
+    usual = float(calls.usual[seen].sum())
+    return float(calls.gap[seen].sum()) / usual - 1, usual
 
 
 def kind_of(share: float, error: float, hidden: float) -> str:

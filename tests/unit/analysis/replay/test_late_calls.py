@@ -31,9 +31,9 @@ QUARTER = 8 << SAMPLE_WITHIN_SHIFT  # the call is known within 256 ms
 def job(
     *, steps: int = 400, host_s: float = 0.0, slower: float = 1.0, waits: float = 0.0,
     host_stops: Sequence[int] = (), gpu_stops: Sequence[int] = (), stop_s: float = 3.0,
-    timed_every: int = 8, rounds: bool = False, bits: tuple[int, int] = (34, 34),
+    timed_every: int = 8, rounds: bool = False, bits: tuple[int, int] = (34, 34), each: int = 1,
 ) -> list[RecordSource]:  # fmt: skip
-    """One AllReduce a step, of which one rank is late.
+    """One AllReduce a step, or `each` so many, of which one rank is late.
 
     `host_s`: by which its host comes late to each step; `slower`: its GPU; `waits`: the share of
     the work after which each host waits for its GPU before it calls. `host_stops`, `gpu_stops`:
@@ -48,7 +48,7 @@ def job(
     for step in range(steps):
         noise = 1 + 0.01 * rng.standard_normal((2, RANKS))
         late, stall = np.zeros(RANKS), np.zeros(RANKS)
-        late[LATE_RANK] = host_s + stop_s * (step in host_stops)
+        late[LATE_RANK] = host_s * (step % each == 0) + stop_s * (step in host_stops)
         stall[LATE_RANK] = stop_s * (step in gpu_stops)
         call = end + 0.001 + waits * WORK_S * pace * noise[0] + late
         begin = call + 1e-5 + (1 - waits) * WORK_S * pace * noise[1] + stall
@@ -127,6 +127,15 @@ def test_where_each_host_waits_for_its_gpu_before_it_calls_neither_is_told(
     fault: dict[str, float],
 ) -> None:
     assert calls(job(waits=1.0, **fault)).kind == UNKNOWN  # type: ignore[arg-type]  # its fields
+
+
+@pytest.mark.parametrize(("host_s", "slower", "kind"), [(0.05, 1.0, HOST), (0.0, 1.2, UNKNOWN)])
+def test_who_is_late_once_in_a_step_has_no_slow_gpu_although_hosts_wait_for_theirs(
+    host_s: float, slower: float, kind: str
+) -> None:
+    # A GPU that is slow is so in what follows, too.
+    told = calls(job(waits=1.0, each=4, timed_every=3, host_s=host_s, slower=slower))
+    assert told.kind == kind
 
 
 def test_a_job_whose_calls_are_not_timed_tells_neither() -> None:
