@@ -544,6 +544,8 @@ _STRAGGLERS = (
     Case("gpu-rollout", "gpu", straggler(plans.rollout, gpu),
          "a GPU is slower, ranks write and learn"),
     Case("gpu-node", "gpu", slow_gpus_of_node, "all GPUs of a node are slower"),
+    Case("gpu-ring-much", "gpu", straggler(plans.ring_attention, gpu, 0.08, 0.3),
+         "a GPU is much slower, keys go round a ring"),
     Case("gpu-much", "gpu", straggler(with_noise(any_training, batches=0.05), gpu, 0.1, 0.4),
          "a GPU is much slower, in any kind of training"),
     Case("gpu-much-node", "gpu", partial(slow_gpus_of_node, low=0.1, high=0.4),
