@@ -32,6 +32,10 @@ _END_MARKS: Final = tuple(
         (
             rb"onitoredBarrier", rb"nexpected result ", rb" memory pressure", rb"heartbeat",
             rb"different incarnation", rb"aborting the MPI job", rb"unable to reliably start",
+            rb"Caught signal ", rb"\] Signal: ", rb"core dumped\)", rb"Memory access fault by ",
+            rb"Xid \(PCI:", rb"Fatal Python ", rb"\*\*\* SIG", rb"will be terminated soon",
+            rb"actor is dead because ", rb"its node has died", rb"node was preempted",
+            rb"Detected mismatch", rb"terminate called", rb"Cannot allocate memory",
         ),
     )
 )  # fmt: skip
@@ -44,7 +48,8 @@ _EXCEPTION = re.compile(rb"(?:Error|Exception)(?:\(\w{1,64}\))?(?=: |:?[ \t]{0,8
 _NAME = re.compile(rb"[A-Za-z_][\w.]{0,96}$")
 # Begins of texts that rules know without an exception's name before them.
 _KNOWN = re.compile(
-    rb"\[c10d\] |CCL error: |(?:Test )?(?:CUDA|HIP|NCCL) failure |nccl[A-Z]\w{3,32} failed: "
+    rb"\[c10d\] |CCL error: (?!\{)|NCCL Error \d{1,2}: |Failed[,:] (?:[NR]CCL|Cuda|CUDA|HIP) error "
+    rb"|(?:Test )?(?:CUDA|HIP|NCCL) failure |nccl[A-Z]\w{3,32} failed: "
     rb"|NCCL operation |NCCL_ERROR_"
     rb"|(?:CUDA|HIP)(?: driver)?(?: error:)? out of memory|(?:CUDA|HIP)(?: driver)? error: "
     rb"|RESOURCE_EXHAUSTED: |CUDA_ERROR_"
@@ -66,12 +71,28 @@ _RARE = re.compile(
     rb"|Task launch for StepId=|(?:task \d{1,7}|Application) launch failed: |Unable to create step "
     rb"|container start failed|couldn't start container|execve\(\): "
     rb"|Polled an error from coordination service|JAX distributed service detected fatal "
-    rb"|libfabric:\d{1,10}:\d{1,20}:[^<\n]{0,200}<(?:warn|critical|error)> err"
+    rb"|libfabric:\d{1,10}:\d{1,20}:[^<\n]{0,200}<(?:warn|critical|error)>"
+    rb"(?= err|[^\n]{1,120}: Cannot allocate memory)"
+    rb"|\[[\w.-]{1,64}:\d{1,10} ?:\d{1,10}:\d{1,10}\] Caught signal (?:4|7|8|11) "
+    rb"|\[[\w.-]{1,64}:\d{1,10}\] Signal: (?:Bus|Segm|Ille|Floa)"
+    rb"|\*\*\* SIG(?:ABRT|BUS|FPE|ILL|SEGV) received at |Fatal Python error: "
+    rb"|(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception|Aborted)"
+    rb"\s{1,16}\(core dumped\)|terminate called "
+    rb"|Memory access fault by GPU |Xid \(PCI:"
+    rb"|The actor (?:is dead because its worker process has died|died because its node has died)"
+    rb"|the actor's node was preempted|Instance \S{1,128} \(node IP: \S{1,64}\) will be terminated"
+    rb"|Detected mismatch between collectives "
 )
+_TASK_ENDED = re.compile(rb"(?:^|: )tasks? [\d,-]{1,2048}: ")  # launcher_lines.py reads it
+_DUMPED: Final = b"(core dumped)"
 _WHAT = re.compile(rb"^\s{0,8}what\(\):\s{1,4}(?=\[(?:PG|Rank) )")
 # An exception of Python's that repeats what PyTorch's watchdog found.
 _REPEATED = re.compile(rb"\[Rank \d{1,7}\] Watchdog caught ")
 _FRAME = re.compile(rb'File "([^"\n]{1,400})", line (\d{1,9}), in ([^\n]{1,120})')
+# Ray tells of whom its text is in lines of its own, before it.
+_ACTOR: Final = b"The actor is dead "
+_ACTOR_PLACE = re.compile(rb"\t(pid|ip): (\S{1,64})")
+_ACTOR_BYTES = 1024
 _CHAINED: Final = (b"During handling of the above", b"was the direct cause of")
 
 
@@ -80,7 +101,8 @@ class JobLine:
     """A line that may say why a job ended; `at` is where it begins in its block.
 
     `head` stands before `text`. `frame`: the innermost place of a traceback (`train.py:120 in
-    step`), empty if there is none. `is_torch`: the text is one of PyTorch's C++.
+    step`), empty if there is none. `is_torch`: the text is one of PyTorch's C++. `whom`: whom it is
+    about, if lines before it say so.
     """
 
     at: int
@@ -90,6 +112,7 @@ class JobLine:
     is_exception: bool = False
     is_chained: bool = False
     is_torch: bool = False
+    whom: str = ""
 
 
 def job_lines(before: bytes, block: bytes, error_at: int) -> Iterator[JobLine]:
@@ -117,10 +140,21 @@ def end_lines(tail: bytes) -> Iterator[JobLine]:
     for begin, raw in islice(_marked(tail, _END_MARKS, -1), _LOOKS + len(tail) // _LOOK_BYTES):
         line = raw.rstrip(b"\r")
         end = own_text(line)
-        known = _RARE.search(line, end)
+        known = _rare(line, end)
         is_marked = ERROR in line or any(mark.search(line) for mark in _MARKS)
         if known is not None and (not is_marked or _line(begin, line) is None):
-            yield JobLine(begin, line[:end], line[known.start() :])
+            text = line[known.start() :]
+            whom = _actor(tail[max(0, begin - _ACTOR_BYTES) : begin], text)
+            yield JobLine(begin, line[:end], text, whom=whom)
+
+
+def _actor(before: bytes, text: bytes) -> str:
+    """Return which of Ray's actors a text is about; empty: of none, or it is not told."""
+    if not text.startswith(_ACTOR):
+        return ""
+    told = {name: value.decode("utf-8", "replace") for name, value in _ACTOR_PLACE.findall(before)}
+    pid = f"pid {told[b'pid']}" if b"pid" in told else ""
+    return f"{pid} ({told[b'ip']})" if pid and b"ip" in told else pid
 
 
 def _marked(
@@ -167,7 +201,7 @@ def _line(begin: int, line: bytes) -> JobLine | None:
     if known is None:
         for words in _RARE_WORDS:
             if words in line:
-                known = _RARE.search(own)
+                known = _rare(own, 0)
                 break
     exception = _EXCEPTION.search(own)
     if exception is not None and (known is None or exception.start() < known.start()):
@@ -179,6 +213,13 @@ def _line(begin: int, line: bytes) -> JobLine | None:
     return JobLine(begin, line[:end], own[known.start() :])
 
 
+def _rare(line: bytes, begin: int) -> re.Match[bytes] | None:
+    known = _RARE.search(line, begin)
+    if known is not None and line.endswith(_DUMPED) and _TASK_ENDED.search(line):
+        return None
+    return known
+
+
 def _name_at(text: bytes, end: int) -> int:
     """Return where the name begins that ends there with `Error`."""
     begin = max(0, end - 97)
@@ -188,10 +229,10 @@ def _name_at(text: bytes, end: int) -> int:
 
 def _with_frame(found: JobLine, before: bytes) -> JobLine:
     """Return an exception with the place of its traceback; lines of other tasks may be between."""
-    label = read_prefix(found.head).label
+    whose = _writer(found.head)
     frame, is_chained = "", False
     for line in reversed(before.split(b"\n")[-_TRACE_LINES_MAX - 1 : -1]):
-        if found.head and read_prefix(line).label != label:
+        if found.head and _writer(line) != whose:
             continue
         if not frame and (match := _FRAME.search(line)) is not None:
             path, number, function = (part.decode("utf-8", "replace") for part in match.groups())
@@ -204,3 +245,8 @@ def _with_frame(found: JobLine, before: bytes) -> JobLine:
     return JobLine(
         found.at, found.head, found.text, frame, is_exception=bool(frame), is_chained=is_chained
     )
+
+
+def _writer(line: bytes) -> tuple[int | None, str]:
+    prefix = read_prefix(line)
+    return prefix.label, prefix.worker

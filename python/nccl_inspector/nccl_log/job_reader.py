@@ -35,9 +35,19 @@ _LAUNCHERS: Final = (
     b"error: ", b"exitcode", b"noticed that process", b"Process name: [", b"RUNNING AT",
     b"exits with return code",
 )  # fmt: skip
+_CRASH = re.compile(rb"\[([\w.-]{1,64}):(\d{1,10})[ :\]]")
 # Whom a text is about, if that is not its writer.
 _ABOUT: Final = {
-    "barrier-missed": (re.compile(rb"[Rr]anks? (\d[\d, ]{0,400}) failed to pass"), "rank {}"),
+    "barrier-missed": (
+        re.compile(
+            rb"(?:[Rr]anks? |from rank )(\d[\d, ]{0,400})(?: failed to pass|\. Please check)"
+        ),
+        "rank {}",
+    ),
+    "amd-gpu-fault": (re.compile(rb"fault by GPU (node-\d{1,4}) "), "GPU {}"),
+    "gpu-xid": (re.compile(rb"Xid \(PCI:([0-9A-Fa-f:.]{4,16})\)"), "GPU {}"),
+    "ofi-memory": (re.compile(rb"libfabric:(\d{1,10}):"), "pid {}"),
+    "ray-node-lost": (re.compile(rb"(?:node IP|Node Id): ([^\s)]{1,64})"), "node {}"),
     "nan-found": (re.compile(rb" on rank (\d{1,7}) "), "rank {}"),
     "jax-task-lost": (
         re.compile(rb"(\d{1,9}) (?:heartbeat timeout|unexpectedly tried)"),
@@ -47,9 +57,23 @@ _ABOUT: Final = {
     "launch-failed": (re.compile(rb" failed on node (\S{1,256}):"), "node {}"),
     "mpi-failed": (re.compile(rb"\(rank (\d{1,7}) in comm"), "rank {}"),
 }
+# Rules of lines that never are about their writer, and whom they are about if they do not say.
+_OF_OTHERS: Final = {
+    "ray-node-lost": "a node that is not named",
+    "ray-worker-died": "a worker that is not named",
+    "gpu-xid": "a GPU that is not named",
+}
+_CRASHES: Final = frozenset({"process-crashed", "process-bus-error"})
+_MISMATCHED = re.compile(rb"Rank (\d{1,7}) is running (?:inconsistent )?collective")
 _NAMED_MAX = 64
 _DEADLY: Final = frozenset({4, 7, 8, 9, 11})  # signals that nobody sends to tell a process to end
 _FAILED_NODE = re.compile(r"error: Node failure on (\S{1,256})")
+# Why Slurm ended a job, by its words.
+_ENDED_BY: Final = {
+    "DUE TO TIME LIMIT": "time-limit",
+    "DUE TO PREEMPTION": "job-preempted",
+    "DUE TO JOB REQUEUE": "job-requeued",
+}
 _NEW_LINE: Final = b"\n"
 
 
@@ -154,7 +178,10 @@ class JobReader:
             return
         place = place_of(found.at)
         hits = self._keeper.keep(rule, number, record, order, place, rule.id)
-        hits.whom.update(_about(rule.id, found.text)[: _NAMED_MAX - len(hits.whom)])
+        about = [found.whom] if found.whom else _about(rule.id, found.text)
+        hits.whom.update(about[: _NAMED_MAX - len(hits.whom)])
+        if rule.id in _OF_OTHERS and not hits.whom:
+            hits.whom.add(_OF_OTHERS[rule.id])
         self._inner(number, record, order, place)
 
     def _count(self) -> None:
@@ -195,6 +222,10 @@ class JobReader:
 
 def _about(rule_id: str, text: bytes) -> list[str]:
     """Return whom a line is about, if its rule has a place for that; empty: its writer."""
+    if rule_id == "collective-mismatch":
+        return [f"rank {one.decode()}" for one in _MISMATCHED.findall(text)]
+    if rule_id in _CRASHES and (crash := _CRASH.match(text)) is not None:
+        return [f"pid {crash[2].decode()} ({crash[1].decode()})"]
     pattern, words = _ABOUT.get(rule_id, (None, ""))
     match = pattern.search(text) if pattern else None
     if match is None:
@@ -243,4 +274,7 @@ def _rule_of_note(note: str) -> str:
     """Return the rule for why Slurm ended a step."""
     if "Node failure" in note or "DUE TO NODE FAILURE" in note:
         return "slurm-node-failed"
-    return "time-limit" if "DUE TO TIME LIMIT" in note else "job-cancelled"
+    for words, rule in _ENDED_BY.items():
+        if words in note:
+            return rule
+    return "job-cancelled"

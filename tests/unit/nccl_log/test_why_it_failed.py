@@ -266,6 +266,11 @@ def test_lines_of_other_tasks_in_a_traceback_do_not_hide_it() -> None:
         ("srun: error: Node failure on n[2-3]", "slurm-node-failed", 2),
         ("slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-25T10:11:12 DUE TO "
          "PREEMPTION ***",
+         "job-preempted", 2),
+        ("slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-25T10:11:12 DUE TO JOB REQUEUE "
+         "***",
+         "job-requeued", 2),
+        ("slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-25T10:11:12 ***",
          "job-cancelled", 1),
         ("srun: error: n2: task 3: Bus error (core dumped)", "task-killed", 2),
         ("srun: error: n2: task 3: Exited with exit code 1", "task-failed", 2),
