@@ -203,7 +203,8 @@ def parse_text_head(head: bytes, *, is_torn: bool = False) -> Head:
     """
     prefix = read_prefix(head, is_torn=is_torn)
     pid = None if prefix.is_rank else prefix.pid
-    alias = "" if prefix.gpu is None or prefix.label is not None else f"{GPU} {prefix.gpu}"
+    alias = prefix.worker if prefix.gpu is None else f"{GPU} {prefix.gpu}"
+    alias = alias if prefix.label is None else ""
     return Head(time_of(head), "", pid, prefix.label, is_rank=prefix.is_rank, alias=alias)
 
 

@@ -15,6 +15,9 @@
     Nov 27 10:00:01 n1 train[73]: text       the journal
     [2026-11-27 10:00:39,123] [INFO] text    Python's logging
     n1: text, worker-0: text, > text         pdsh, DeepSpeed, quoted mail
+    [n1:1]: text, [trainer0|0]: text         the worker on its host; TorchX: role, replica, worker
+    [0604/1024][2026-11-27 10:00:39,1] text  a rank, and how many there are
+    ERROR 10-22 12:00:00 [core.py:71] text   vLLM
 """
 
 import re
@@ -31,6 +34,10 @@ _PART = re.compile(
     rb"(?:\[\d{1,7},(?P<late>\d{1,7})\])?<std(?:out|err)>: ?"
     rb"|\[rank(?P<rank>\d{1,7})\]: ?"
     rb"|\[default\d{1,4}\]: ?"
+    rb"|\[(?P<worker>[A-Za-z][\w.-]{0,63}[:|]\d{1,4})\]: ?"
+    rb"|\[(?P<of>\d{1,7})/\d{1,7}\](?=\[)"
+    rb"|(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d "
+    rb"(?:\[[\w./-]{1,96}:\d{1,6}\]|[\w./-]{1,96}:\d{1,6}\]) ?"
     rb"|\[(?P<hydra>\d{1,7})\](?!:) ?"
     rb"|\((?=[^()]{0,128}\bpid=)(?:[^()]{0,96}?\brank=(?P<ray>\d{1,7})\b)?[^()]{0,160}\) ?"
     rb"|\[pod/[^\]\s]{1,253}\] ?"
@@ -47,7 +54,7 @@ _DIGITS = re.compile(rb"\d{1,20}")
 _TORCH_RANK = re.compile(rb"\[rank(\d{1,7})\]: ?")
 _FAR_BYTES = 160
 _HOSTS_MAX = 3
-_RANKS = "mpi", "prte", "late", "rank", "hydra", "ray"
+_RANKS = "mpi", "prte", "late", "rank", "hydra", "ray", "of"
 _PID = re.compile(rb"\bpid=(\d{1,10})\b")
 
 
@@ -56,7 +63,8 @@ class Prefix:
     """What stands before a line's own text.
 
     `label` is a number of a task or rank; `is_rank`: it is a rank of the job. `pid`: of the writer.
-    `end`: where the text begins. `gpu`: of the writer, on a node that is not told.
+    `end`: where the text begins. `gpu`: of the writer, on a node that is not told. `worker`: what
+    else the launcher calls it, empty if nothing.
     """
 
     label: int | None = None
@@ -64,6 +72,7 @@ class Prefix:
     pid: int | None = None
     end: int = 0
     gpu: int | None = None
+    worker: str = ""
 
 
 def read_prefix(line: bytes, *, is_torn: bool = False) -> Prefix:
@@ -79,6 +88,7 @@ def read_prefix(line: bytes, *, is_torn: bool = False) -> Prefix:
     name: str | None = None
     before: tuple[int | None, bool] = None, False
     match_gpu: bytes | None = None
+    worker = b""
     for _ in range(_PARTS_MAX):
         match = _PART.match(line, end)
         if match is None or match.end() == end:
@@ -90,6 +100,7 @@ def read_prefix(line: bytes, *, is_torn: bool = False) -> Prefix:
                 label, is_rank = int(match[name]), True
         elif name == "task" and label is None:
             label = int(match[name])
+        worker = match["worker"] or worker
         if (of_ray := _PID.search(match[0])) is not None:
             pid = int(of_ray[1])
     gpu: int | None = None
@@ -101,7 +112,7 @@ def read_prefix(line: bytes, *, is_torn: bool = False) -> Prefix:
         match = _TORCH_RANK.search(line, end, end + _FAR_BYTES)
         if match is not None:
             label, is_rank, end = int(match[1]), True, match.end()
-    return Prefix(label, is_rank, pid, end, gpu)
+    return Prefix(label, is_rank, pid, end, gpu, worker.decode("ascii", "replace"))
 
 
 def without_prefix(line: bytes) -> bytes:
@@ -128,7 +139,7 @@ def own_text(line: bytes) -> int:
     end = read_prefix(line).end
     for _ in range(_HOSTS_MAX):
         match = _HOST.match(line, end)
-        if match is None or match["host"].endswith((b"Error", b"Exception")):
+        if match is None or match["host"].endswith((b"Error", b"Exception", b"Failed")):
             break
         end = match.end()
     return end

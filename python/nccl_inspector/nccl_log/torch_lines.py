@@ -22,9 +22,11 @@ _GLOG = re.compile(
 )
 _RANK_WORD = re.compile(rb"^\s{0,4}\[Rank (\d{1,6})\]")
 _GROUP = re.compile(
-    rb"\[PG (?:ID (?P<id>[^\s()]{1,32}) )?(?:PG )?(?:GUID )?(?P<name>[^\s()]{1,64})"
+    rb"\[PG (?:ID (?P<id>[^\s()]{1,32}) )?(?:PG )?(?:GUID )?(?P<name>(?!GUID |Rank )[^\s()]{1,64})"
     rb" ?(?:\((?P<desc>[^()]{0,64})\))?(?: Rank (?P<rank>\d{1,6}))?\]"
 )
+# Some releases know no name of a group; its number is then one of each process.
+_NAMELESS = re.compile(rb"\[PG ID (\d{1,9}) PG GUID {1,4}Rank (\d{1,6})\]")
 # "last started work: 19 (_ALLGATHER_BASE)" came with PyTorch 2.13. Backends have names of their own
 # where NCCL's is, or none.
 _COUNTS = re.compile(
@@ -144,11 +146,15 @@ def parse_torch_head(head: bytes, message: bytes, year: int | None) -> Head:
             return Head(time_s, label=group.rank, is_rank=True)
         if prefix.label is None:
             return Head(time_s, pid=prefix.pid, alias=f"rank {group.rank} of {group.name}")
+    if group is None and prefix.label is None and (one := _NAMELESS.search(message)) is not None:
+        alias = f"rank {one[2].decode()} of group {one[1].decode()}"
+        return Head(time_s, pid=prefix.pid, alias=alias)
     word = _RANK_WORD.match(message)
     if word is not None and group is None:
         return Head(time_s, label=int(word[1]), is_rank=True)
     pid = prefix.pid if prefix.label is None else None
-    return Head(time_s, pid=pid, label=prefix.label, is_rank=False)
+    alias = prefix.worker if prefix.label is None else ""
+    return Head(time_s, pid=pid, label=prefix.label, is_rank=False, alias=alias)
 
 
 def _glog_s(head: bytes, year: int | None) -> float | None:
