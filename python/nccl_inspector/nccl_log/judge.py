@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
+from typing import Final
 
 from nccl_inspector.model.card import CRITICAL, SEVERITIES, WARNING, Severity
 from nccl_inspector.model.wording import cut_list, elapsed, number
@@ -25,12 +26,30 @@ _DEATHS = frozenset(
         "data-worker-killed",
     }
 )  # fmt: skip
+# Such ends that are written when they happen.
+_DEATHS_AT_ONCE = frozenset(
+    {
+        "process-crashed", "process-bus-error", "amd-gpu-fault", "ray-node-lost", "job-preempted",
+        "job-requeued",
+    }
+)  # fmt: skip
+# What somebody notices of an error before it: an exception that comes later is not the first.
+_NOTICED = frozenset(
+    {
+        "nccl-exception", "watchdog-timeout", "watchdog-stuck", "watchdog-failed",
+        "watchdog-terminated", "store-timeout", "barrier-missed",
+    }
+)  # fmt: skip
+_CRASHES = frozenset({"process-crashed", "process-bus-error"})
+_WAITED: Final = "watchdog-timeout"
+_UNKNOWN = frozenset({"warning", "torch-error"})
 # NCCL's results that are not of another process: CUDA, system, argument, usage.
 _OWN_FAILURES = frozenset({1, 2, 4, 5})
 # Errors of a transfer that a link which is down brings about.
 _OF_LINKS = frozenset({"ib-retry-exceeded", "ib-flushed", "ib-completion-error"})
 _OF_PROGRAMS = frozenset({"python-exception", "program-gpu-memory", "program-cuda-error"})
 _PORT_ERROR = b"port error"
+_ADDRESSES_CHANGED: Final = "ib-addresses-changed"
 _PORT_BEFORE_S = 300.0
 _PORT_BEFORE_BYTES = 16 << 10
 _ROLES = (Role.ERROR, Role.SYMPTOM, Role.SETTING, Role.CONSEQUENCE)
@@ -67,6 +86,8 @@ class FirstError:
     within_s: float | None  # how long after it the last of them came; None: not known
     certain: bool
     key: str = ""  # of its finding
+    waited: str = ""  # who had given up waiting before it
+    unknown: str = ""  # file:line of a warning before it that no rule knows
     as_early: tuple[str, ...] = ()  # other rules of errors that may have been before it
 
 
@@ -118,6 +139,20 @@ class LogReport:
         roles = {one.rule.role for one in self.findings}
         return Role.CONSEQUENCE in roles and not roles & {Role.ERROR, Role.SYMPTOM}
 
+    @property
+    def no_first(self) -> str:
+        """Why there is no first error, although something failed; empty: there is, or nothing did.
+
+        An exception that came after somebody had noticed an error is not counted.
+        """
+        critical = [one.rule for one in self.findings if one.severity is CRITICAL]
+        failed = {one.role for one in critical} & {Role.ERROR, Role.SYMPTOM}
+        if self.first is not None or not failed:
+            return ""
+        if any(one.role is Role.ERROR and one.id not in _OF_PROGRAMS for one in critical):
+            return "not known: no times tell which of the errors was before the others"
+        return "not told in this log: what is here waited for something, or followed from it"
+
 
 def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> LogReport:
     """Return the report; `own_files` and `partial` say how it was read (reader.py, compare.py)."""
@@ -130,7 +165,7 @@ def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> Lo
     _silent(log)
     for hits in log.hits.values():
         if hits.rule.id in _OF_PROGRAMS and all(
-            _is_after_waiting(log, _Event(time_s, order, writer, hits, ""))
+            _is_after_notice(log, _Event(time_s, order, writer, hits, ""))
             for writer, (time_s, order) in hits.first.items()
         ):
             hits.severity = WARNING
@@ -201,13 +236,31 @@ def _events(log: Log, roles: Iterable[Role]) -> list[_Event]:
     ]
 
 
-def _first_error(log: Log, identities: Identities) -> FirstError | None:
-    """Return the first critical error, or None if nothing tells which one came first."""
+def _candidates(log: Log) -> list[_Event]:
+    """Return the critical errors of which one may be the first."""
     errors = _events(log, [Role.ERROR])
     if any(one.hits.rule.id in _DEATHS for one in errors):
         # What peers write of each other may follow from a death, which Slurm tells at the end.
         errors = [one for one in errors if one.hits.rule.scope is not Scope.PAIR]
-    errors = [one for one in errors if not _is_after_waiting(log, one)]
+    if deaths := [one for one in errors if one.hits.rule.id in _DEATHS_AT_ONCE]:
+        errors = [
+            one for one in errors
+            if one.hits.rule.scope is not Scope.PAIR
+            or all(_is_before(log, (one.time_s, one.order), death) for death in deaths)
+        ]  # fmt: skip
+    if any(one.hits.rule.id == "task-killed" for one in errors):
+        # Its launcher tells of whom a crash is that does not say so itself.
+        errors = [
+            one for one in errors
+            if one.hits.rule.id not in _CRASHES or one.hits.whom
+            or _is_named(log.processes[one.writer])
+        ]  # fmt: skip
+    return [one for one in errors if not _is_after_notice(log, one)]
+
+
+def _first_error(log: Log, identities: Identities) -> FirstError | None:
+    """Return the first critical error, or None if nothing tells which one came first."""
+    errors = _candidates(log)
     timed = [one for one in errors if one.time_s is not None]
     if log.files == 1 and len(timed) < len(errors):
         # The lines of one file are in the order in which they were written.
@@ -241,33 +294,82 @@ def _first_error(log: Log, identities: Identities) -> FirstError | None:
     return FirstError(
         first.hits.rule, who, first.time_s, quote, followers, within_s,
         len(timed) == len(errors) or log.files == 1, first.key,
+        _waited_before(log, identities, first), _unknown_before(log, first),
         tuple(sorted({one.hits.rule.id for one in ties} - {first.hits.rule.id})),
     )  # fmt: skip
 
 
-def _is_after_waiting(log: Log, error: _Event) -> bool:
-    """Tell whether a program failed after it had waited in vain: that is where it began."""
-    timeouts = log.hits.get("watchdog-timeout")
-    waited = timeouts.first.get(error.writer) if timeouts else None
-    if waited is None or error.hits.rule.id not in _OF_PROGRAMS:
+def _is_before(log: Log, one: tuple[float | None, int], other: _Event) -> bool:
+    """Tell whether a line (its time and order) is known to be before an event."""
+    time_s, order = one
+    if log.files == 1:
+        return order < other.order
+    return time_s is not None and other.time_s is not None and time_s < other.time_s
+
+
+def _is_after_notice(log: Log, error: _Event) -> bool:
+    """Tell whether a program failed after it had waited in vain, or had noticed an error.
+
+    So does the exception of a writer without a name, after anybody did: it may be the program that
+    started the others. A rank that fails while others wait for it may well be why.
+    """
+    rule = error.hits.rule.id
+    if rule not in _OF_PROGRAMS:
         return False
-    time_s, order = waited
-    if log.files > 1 and time_s is not None and error.time_s is not None:
-        return time_s < error.time_s
-    return log.files == 1 and order < error.order
+    nameless = rule == "python-exception" and not _is_named(log.processes[error.writer])
+    noticed = _NOTICED if rule == "python-exception" else {_WAITED}
+    return any(
+        _is_before(log, first, error)
+        for hits in log.hits.values()
+        if hits.rule.id in noticed
+        for writer, first in hits.first.items()
+        if nameless or writer == error.writer
+    )
+
+
+def _is_named(one: ProcessLog) -> bool:
+    return one.pid is not None or one.label is not None or bool(one.alias)
+
+
+def _waited_before(log: Log, identities: Identities, first: _Event) -> str:
+    """Return who had given up waiting before the first error; empty: nobody is known to have."""
+    hits = log.hits.get(_WAITED)
+    if hits is None or first.hits.rule.known == "launcher":
+        return ""
+    found = [
+        (told, writer) for writer, told in hits.first.items()
+        if writer != first.writer and _is_before(log, told, first)
+    ]  # fmt: skip
+    if not found:
+        return ""
+    return identities.of(min(found, key=lambda one: one[0][1])[1]).name
+
+
+def _unknown_before(log: Log, first: _Event) -> str:
+    """Return where a warning is that no rule knows, before the first error; empty: nowhere."""
+    for hits in log.hits.values():
+        if hits.rule.id in _UNKNOWN:
+            for quote in hits.quotes:
+                if _is_before(log, (quote.record.time_s, quote.order), first):
+                    return quote.place
+    return ""
 
 
 def _port_before(log: Log, first: _Event) -> _Event | None:
-    """Return the failure of a port from which an adapter's error of a transfer followed, or None.
+    """Return what happened to a port from which an adapter's error of a transfer followed, or None.
 
     Adapters repeat a transfer for half a minute, so it is not long before.
     """
-    hits = log.hits.get("ib-port-event")
-    if hits is None or first.hits.rule.id not in _OF_LINKS:
+    if first.hits.rule.id not in _OF_LINKS:
         return None
-    kept = [*hits.quotes, *([hits.earliest] if hits.earliest else [])]
-    downs = [one for one in kept if _PORT_ERROR in one.record.message]
-    for one in sorted(downs, key=lambda quote: quote.order):
+    downs = [
+        (one, hits)
+        for hits in map(log.hits.get, ("ib-port-event", _ADDRESSES_CHANGED))
+        if hits is not None
+        for one in [*hits.quotes, *([hits.earliest] if hits.earliest else [])]
+        if hits.rule.id == _ADDRESSES_CHANGED or _PORT_ERROR in one.record.message
+    ]
+    for one, hits in sorted(downs, key=lambda down: down[0].order):
         time_s = one.record.time_s
         if time_s is not None and first.time_s is not None:
             is_before = 0 < first.time_s - time_s <= _PORT_BEFORE_S

@@ -273,6 +273,10 @@ class LogReader:
             del self._pending[key]
             return
         hits.code = code
+        self._failed_by(hits)
+
+    def _failed_by(self, hits: Hits) -> None:
+        """Note that a call of NCCL's failed by what a warning says."""
         if hits.rule.id == "warning":
             hits.rule = self._matcher.rule("nccl-failed")
         elif hits.rule.role is Role.ERROR:
@@ -429,7 +433,7 @@ class LogReader:
         if rule is not None:
             self.log.lines += 1
             record = Record(Level.WARN, message, rank=told.label)
-            self._hit(rule, number, record, at, self._keeper.key(rule, message))
+            self._failed_by(self._hit(rule, number, record, at, self._keeper.key(rule, message)))
 
     def _bare_version(self, head: bytes, message: bytes, letter: bytes) -> None:
         """Take `NCCL version X`: alone in a line it holds for the job, else for the process."""

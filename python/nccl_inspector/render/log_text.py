@@ -57,6 +57,8 @@ def render_log(report: LogReport, columns: int, *, everything: bool, colour: boo
     if report.first is not None:
         words = said_first(report.first)
         blocks.append([paragraph("FIRST ERROR  ", words, Paint.CRITICAL)])
+    elif words := report.no_first:
+        blocks.append([paragraph("CAUSE  ", words, Paint.WARNING)])
     told = [one for one in report.findings if everything or one.rule.role is not Role.CONSEQUENCE]
     shown = told if everything else told[:_FINDINGS_SHOWN]
     blocks.append(list(_findings(shown) if shown else _no_findings(report)))
@@ -87,6 +89,10 @@ def said_first(first: FirstError) -> str:
     when = f" at {clock(first.time_s)}" if first.time_s is not None else ""
     words = f"{first.who}{when}: {first.rule.title}"
     words += said_as_early(first.as_early) + said_followers(first.followers, first.within_s)
+    if first.waited:
+        words += f". {first.waited} had given up waiting before it, so something was wrong earlier"
+    if first.unknown:
+        words += f". Before it is a warning that is not in the catalogue ({first.unknown})"
     if not first.certain:
         words += ". Not all errors have a time, so another one may have been earlier"
     return words
@@ -165,7 +171,10 @@ def _plain(report: LogReport) -> dict[str, Any]:
             "within_s": first.within_s,
             "certain": first.certain,
             "as_early": list(first.as_early),
+            "waited_before": first.waited,
+            "unknown_before": first.unknown,
         },
+        "no_first_error": report.no_first,
         "findings": [_plain_finding(one) for one in report.findings],
         "facts": [{"name": one.name, "values": [list(pair) for pair in one.values]}
                   for one in report.facts],
