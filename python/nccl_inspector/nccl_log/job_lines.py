@@ -49,7 +49,7 @@ _NAME = re.compile(rb"[A-Za-z_][\w.]{0,96}$")
 # Begins of texts that rules know without an exception's name before them.
 _KNOWN = re.compile(
     rb"\[c10d\] |CCL error: (?!\{)|NCCL Error \d{1,2}: |Failed[,:] (?:[NR]CCL|Cuda|CUDA|HIP) error "
-    rb"|(?:Test )?(?:CUDA|HIP|NCCL) failure |nccl[A-Z]\w{3,32} failed: "
+    rb"|(?:Test )?(?:CUDA|HIP|NCCL) failure |NCCL failure: |nccl[A-Z]\w{3,32} failed: "
     rb"|NCCL operation |NCCL_ERROR_"
     rb"|(?:CUDA|HIP)(?: driver)?(?: error:)? out of memory|(?:CUDA|HIP)(?: driver)? error: "
     rb"|RESOURCE_EXHAUSTED: |CUDA_ERROR_"
@@ -73,18 +73,24 @@ _RARE = re.compile(
     rb"|Polled an error from coordination service|JAX distributed service detected fatal "
     rb"|libfabric:\d{1,10}:\d{1,20}:[^<\n]{0,200}<(?:warn|critical|error)>"
     rb"(?= err|[^\n]{1,120}: Cannot allocate memory)"
-    rb"|\[[\w.-]{1,64}:\d{1,10} ?:\d{1,10}:\d{1,10}\] Caught signal (?:4|7|8|11) "
+    rb"|\[[\w.-]{1,64}:\d{1,10} {0,3}:\d{1,10}:\d{1,10}\] Caught signal (?:4|7|8|11) "
     rb"|\[[\w.-]{1,64}:\d{1,10}\] Signal: (?:Bus|Segm|Ille|Floa)"
     rb"|\*\*\* SIG(?:ABRT|BUS|FPE|ILL|SEGV) received at |Fatal Python error: "
     rb"|(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception|Aborted)"
-    rb"\s{1,16}\(core dumped\)|terminate called "
+    rb"\s{1,16}\(core dumped\)(?:\s|$)|terminate called "
     rb"|Memory access fault by GPU |Xid \(PCI:"
     rb"|The actor (?:is dead because its worker process has died|died because its node has died)"
-    rb"|the actor's node was preempted|Instance \S{1,128} \(node IP: \S{1,64}\) will be terminated"
+    rb"|the actor's node was preempted"
+    rb"|Instance \S{1,128} \(node IP: \S{1,64}\) will be terminated soon \(reason: "
+    rb"[^)\n]{0,64}(?:preempt|pod-termination|spot|maintenance|unhealthy)"
     rb"|Detected mismatch between collectives "
 )
-_TASK_ENDED = re.compile(rb"(?:^|: )tasks? [\d,-]{1,2048}: ")  # launcher_lines.py reads it
-_DUMPED: Final = b"(core dumped)"
+# What is told of the end of a process only in a line of its own, perhaps behind a shell's words.
+_OF_OWN_LINE: Final = (
+    b"Segmentation ", b"Bus error", b"Illegal ", b"Floating ", b"Aborted", b"terminate called ",
+    b"Fatal Python ", b"Memory access ",
+)  # fmt: skip
+_BEFORE_END = re.compile(rb"(?:(?:\S{1,256}: )?line \d{1,7}: {1,8}\d{1,10} {1,4})?")
 _WHAT = re.compile(rb"^\s{0,8}what\(\):\s{1,4}(?=\[(?:PG|Rank) )")
 # An exception of Python's that repeats what PyTorch's watchdog found.
 _REPEATED = re.compile(rb"\[Rank \d{1,7}\] Watchdog caught ")
@@ -142,10 +148,15 @@ def end_lines(tail: bytes) -> Iterator[JobLine]:
         end = own_text(line)
         known = _rare(line, end)
         is_marked = ERROR in line or any(mark.search(line) for mark in _MARKS)
-        if known is not None and (not is_marked or _line(begin, line) is None):
+        if known is not None and not (is_marked and _is_taken(known[0], _line(begin, line))):
             text = line[known.start() :]
             whom = _actor(tail[max(0, begin - _ACTOR_BYTES) : begin], text)
             yield JobLine(begin, line[:end], text, whom=whom)
+
+
+def _is_taken(known: bytes, found: JobLine | None) -> bool:
+    """Tell whether `job_lines` takes a known text with what it finds in the same line."""
+    return found is not None and (found.is_exception or known in found.text)
 
 
 def _actor(before: bytes, text: bytes) -> str:
@@ -215,9 +226,9 @@ def _line(begin: int, line: bytes) -> JobLine | None:
 
 def _rare(line: bytes, begin: int) -> re.Match[bytes] | None:
     known = _RARE.search(line, begin)
-    if known is not None and line.endswith(_DUMPED) and _TASK_ENDED.search(line):
-        return None
-    return known
+    if known is None or not known[0].startswith(_OF_OWN_LINE):
+        return known
+    return known if _BEFORE_END.fullmatch(line, begin, known.start()) else None
 
 
 def _name_at(text: bytes, end: int) -> int:

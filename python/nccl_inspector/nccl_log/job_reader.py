@@ -225,7 +225,7 @@ def _about(rule_id: str, text: bytes) -> list[str]:
     if rule_id == "collective-mismatch":
         return [f"rank {one.decode()}" for one in _MISMATCHED.findall(text)]
     if rule_id in _CRASHES and (crash := _CRASH.match(text)) is not None:
-        return [f"pid {crash[2].decode()} ({crash[1].decode()})"]
+        return [f"pid {int(crash[2])} ({crash[1].decode()})"]
     pattern, words = _ABOUT.get(rule_id, (None, ""))
     match = pattern.search(text) if pattern else None
     if match is None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a log says in the end: the first error, all findings, and the facts."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,13 @@ _NOTICED = frozenset(
     }
 )  # fmt: skip
 _CRASHES = frozenset({"process-crashed", "process-bus-error"})
+_KILLED: Final = "task-killed"
+# The signals of a crash, as launchers tell them.
+_CRASHED = re.compile(
+    rb"signal (?:4|7|8|11)\b|code = -(?:4|7|8|11)\b| fault|Bus error|Illegal|Floating"
+)
+# How Slurm ends a job that may have hung before.
+_ENDS_BY_SLURM = frozenset({"time-limit", "job-preempted", "job-requeued"})
 _WAITED: Final = "watchdog-timeout"
 _UNKNOWN = frozenset({"warning", "torch-error"})
 # NCCL's results that are not of another process: CUDA, system, argument, usage.
@@ -149,7 +157,10 @@ class LogReport:
         failed = {one.role for one in critical} & {Role.ERROR, Role.SYMPTOM}
         if self.first is not None or not failed:
             return ""
-        if any(one.role is Role.ERROR and one.id not in _OF_PROGRAMS for one in critical):
+        if any(
+            one.role is Role.ERROR and one.id not in _OF_PROGRAMS | _ENDS_BY_SLURM
+            for one in critical
+        ):
             return "not known: no times tell which of the errors was before the others"
         return "not told in this log: what is here waited for something, or followed from it"
 
@@ -238,7 +249,7 @@ def _events(log: Log, roles: Iterable[Role]) -> list[_Event]:
 
 def _candidates(log: Log) -> list[_Event]:
     """Return the critical errors of which one may be the first."""
-    errors = _events(log, [Role.ERROR])
+    errors = _without_twice(log, _events(log, [Role.ERROR]))
     if any(one.hits.rule.id in _DEATHS for one in errors):
         # What peers write of each other may follow from a death, which Slurm tells at the end.
         errors = [one for one in errors if one.hits.rule.scope is not Scope.PAIR]
@@ -248,14 +259,28 @@ def _candidates(log: Log) -> list[_Event]:
             if one.hits.rule.scope is not Scope.PAIR
             or all(_is_before(log, (one.time_s, one.order), death) for death in deaths)
         ]  # fmt: skip
-    if any(one.hits.rule.id == "task-killed" for one in errors):
-        # Its launcher tells of whom a crash is that does not say so itself.
-        errors = [
-            one for one in errors
-            if one.hits.rule.id not in _CRASHES or one.hits.whom
-            or _is_named(log.processes[one.writer])
-        ]  # fmt: skip
     return [one for one in errors if not _is_after_notice(log, one)]
+
+
+def _without_twice(log: Log, errors: list[_Event]) -> list[_Event]:
+    """Return the errors with each crash once: its own line, or that of its launcher at the end.
+
+    The launcher tells of whom it is; its own line tells what was before it.
+    """
+    crashes = [one for one in errors if one.hits.rule.id in _CRASHES]
+    killed = log.hits.get(_KILLED)
+    if not crashes or killed is None:
+        return errors
+    if not all(_CRASHED.search(quote.record.message) for quote in killed.quotes):
+        return errors
+    is_told = any(one.hits.whom or _is_named(log.processes[one.writer]) for one in crashes)
+    is_later = any(
+        _is_before(log, (one.time_s, one.order), crash)
+        for one in errors if one.hits.rule.id not in _CRASHES
+        for crash in crashes
+    )  # fmt: skip
+    twice = {_KILLED} if is_told or is_later else _CRASHES
+    return [one for one in errors if one.hits.rule.id not in twice]
 
 
 def _first_error(log: Log, identities: Identities) -> FirstError | None:
@@ -311,19 +336,21 @@ def _is_after_notice(log: Log, error: _Event) -> bool:
     """Tell whether a program failed after it had waited in vain, or had noticed an error.
 
     So does the exception of a writer without a name, after anybody did: it may be the program that
-    started the others. A rank that fails while others wait for it may well be why.
+    started the others. Slurm's end of a job that had waited is no first error, either. A rank that
+    fails while others wait for it may well be why.
     """
     rule = error.hits.rule.id
-    if rule not in _OF_PROGRAMS:
+    if rule not in _OF_PROGRAMS | _ENDS_BY_SLURM:
         return False
-    nameless = rule == "python-exception" and not _is_named(log.processes[error.writer])
+    is_nameless = rule == "python-exception" and not _is_named(log.processes[error.writer])
+    of_anybody = is_nameless or rule in _ENDS_BY_SLURM
     noticed = _NOTICED if rule == "python-exception" else {_WAITED}
     return any(
         _is_before(log, first, error)
         for hits in log.hits.values()
         if hits.rule.id in noticed
         for writer, first in hits.first.items()
-        if nameless or writer == error.writer
+        if of_anybody or writer == error.writer
     )
 
 

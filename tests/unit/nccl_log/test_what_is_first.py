@@ -129,8 +129,8 @@ def test_what_an_exception_repeats_as_the_last_error_is_why_the_call_failed(
 
 _DEATHS = {
     "[n1:04711] *** Process received signal ***\n[n1:04711] Signal: Bus error (7)\n": (
-        "process-bus-error", "pid 04711 (n1)"),
-    "[n1:04711] Signal: Segmentation fault (11)\n": ("process-crashed", "pid 04711 (n1)"),
+        "process-bus-error", "pid 4711 (n1)"),
+    "[n1:04711] Signal: Segmentation fault (11)\n": ("process-crashed", "pid 4711 (n1)"),
     "[n1:4711:0:4720] Caught signal 11 (Segmentation fault: address not mapped)\n": (
         "process-crashed", "pid 4711 (n1)"),
     "[n1:4711 :0:4720] Caught signal 7 (Bus error: nonexistent physical address)\n": (
@@ -140,9 +140,11 @@ _DEATHS = {
         "process-bus-error", "a process that is not named"),
     "n1 kernel: NVRM: Xid (PCI:0000:b3:00): 79, GPU has fallen off the bus.\n": (
         "gpu-xid", "GPU 0000:b3:00"),
+    "kernel: NVRM: Xid (PCI:0000:b3:00): 13, pid=3, Graphics Exception: ESR 0x504648=0x1000e\n": (
+        "gpu-xid", "GPU 0000:b3:00"),
     "Memory access fault by GPU node-1 (Agent handle: 0x1f) on address 0x7a8a. Reason: x\n": (
         "amd-gpu-fault", "GPU node-1"),
-    "(x) Instance k-1 (node IP: 10.1.0.9) will be terminated soon (reason: termination).\n": (
+    "(x) Instance k-1 (node IP: 10.1.0.9) will be terminated soon (reason: spot).\n": (
         "ray-node-lost", "node 10.1.0.9"),
     "(TrainController pid=73) The actor died because its node has died. Node Id: b157c9\n": (
         "ray-node-lost", "node b157c9"),
@@ -192,6 +194,39 @@ def test_a_crash_after_a_failed_transfer_is_not_the_first_error() -> None:
     crash = "[n2:3:0:9] Caught signal 11 (Segmentation fault: address not mapped)\n"
     first = [judged(text).first for text in (_LOST + crash, crash + _LOST)]
     assert [one and one.rule.id for one in first] == ["ib-retry-exceeded", "process-crashed"]
+
+
+def test_a_crash_is_once_and_what_was_before_it_comes_first() -> None:
+    crash = "[n2:3  :0:9] Caught signal 11 (Segmentation fault: address not mapped)\n"
+    told = "mpirun noticed that process rank 2 with PID 3 on node n2 exited on signal 11\n"
+    found = judged(_LOST + crash + told).first
+    assert found is not None
+    assert found.rule.id == "ib-retry-exceeded"
+    alone = judged(crash + told).first
+    assert alone is not None
+    assert (alone.rule.id, alone.who) == ("process-crashed", "pid 3 (n2)")
+
+
+@pytest.mark.parametrize("why", ["TIME LIMIT", "PREEMPTION", "JOB REQUEUE"])
+def test_slurm_s_end_of_a_job_that_had_waited_is_not_the_first_error(why: str) -> None:
+    end = f"slurmstepd: error: *** JOB 4 ON n1 CANCELLED AT 2026-11-25T11:00:12 DUE TO {why} ***\n"
+    assert judged(end).first is not None
+    found = judged(_WAITS.format(3) + end)
+    assert found.first is None
+    assert "CAUSE not told in this log" in _text(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Sample 12: "why does it print Segmentation fault (core dumped)?" -> label 3\n',
+        "INFO eval: the answer says 'terminate called after throwing an instance'\n",
+        "the page about Fatal Python error: Aborted\n",
+        "Instance k-7 (node IP: 10.1.0.7) will be terminated soon (reason: idle timeout).\n",
+    ],
+)
+def test_what_a_healthy_job_writes_of_such_things_is_no_death(text: str) -> None:
+    assert not judged(text).findings
 
 
 # Whom a line is about, and who wrote it.
