@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# Tasks of `node` run with `shim` as sitecustomize; an empty node is none.
+# Tasks of `nodes` run the file `shim` before all else: an isolated Python has no sitecustomize.
 _PROGRAM = """#!{python}
 import os, subprocess, sys
 options = dict(one[2:].partition("=")[::2] for one in sys.argv[1:] if one.startswith("--"))
@@ -17,20 +17,21 @@ for rank in range(int(options["ntasks"])):
     env = dict(os.environ, SLURM_PROCID=str(rank), SLURM_NTASKS=options["ntasks"],
                SLURM_LOCALID=str(rank % per_node), SLURMD_NODENAME=node,
                SLURM_LAUNCH_NODE_IPADDR="127.0.0.1")
+    words = list(command)
     if node in {nodes!r}:
-        env["PYTHONPATH"] = {shim!r}
-    tasks.append(subprocess.Popen(command, env=env))
+        at = words.index("-c") + 1
+        words[at] = "exec(open({shim!r}).read())\\n" + words[at]
+    tasks.append(subprocess.Popen(words, env=env))
 sys.exit(max(task.wait() for task in tasks))
 """
 
 
 def make_srun(folder: Path, nodes: Sequence[str] = (), shim: str = "") -> Path:
     """Write `srun` into a new folder `bin`; on `nodes` Python runs `shim` before all else."""
-    site, programs = folder / "site", folder / "bin"
-    site.mkdir()
+    first, programs = folder / "shim.py", folder / "bin"
     programs.mkdir()
-    (site / "sitecustomize.py").write_text(shim)
+    first.write_text(shim)
     path = programs / "srun"
-    path.write_text(_PROGRAM.format(python=sys.executable, nodes=list(nodes), shim=str(site)))
+    path.write_text(_PROGRAM.format(python=sys.executable, nodes=list(nodes), shim=str(first)))
     path.chmod(0o755)
     return programs
