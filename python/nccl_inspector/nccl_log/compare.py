@@ -228,9 +228,8 @@ def _init(job: _Job) -> Iterator[Compared]:
     if job.partial:
         return
     traces = job.log.hits.get("return-trace")
-    failed = {id(job.log.processes[job.identities.leader(at)]) for at in traces.first} if (
-        traces
-    ) else set()  # fmt: skip
+    writers = traces.first if traces else ()
+    failed = {id(job.log.processes[job.identities.leader(at)]) for at in writers}
     comms: dict[str, list[tuple[Identity, ProcessLog, bool]]] = defaultdict(list)
     sizes: dict[str, int] = {}
     began: dict[str, set[int]] = defaultdict(set)

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import parse_qsl, urlsplit
@@ -174,18 +175,18 @@ class ObjectStore:
         import obstore
 
         with self._translated(folder):
-            last, listed = after or "", 0
-            for some in obstore.list(self._store, prefix=folder, offset=after):
-                for one in some:
-                    listed += 1
-                    if one["path"] <= last or listed > LISTED_MAX:
-                        why = "too many objects" if listed > LISTED_MAX else "not in order of keys"
-                        raise OSError(errno.EIO, f"list of objects: {why}", f"{self.url}/{folder}")
-                    last = one["path"]
-                    yield StoredObject(
-                        one["path"], one["size"], one["e_tag"] or str(one["last_modified"]),
-                        one["last_modified"].timestamp(),
-                    )  # fmt: skip
+            pages = obstore.list(self._store, prefix=folder, offset=after)
+            last, where = after or "", f"{self.url}/{folder}"
+            for listed, one in enumerate(chain.from_iterable(pages)):
+                if listed == LISTED_MAX:
+                    raise OSError(errno.EIO, "list of objects: too many objects", where)
+                if one["path"] <= last:
+                    raise OSError(errno.EIO, "list of objects: not in order of keys", where)
+                last = one["path"]
+                yield StoredObject(
+                    one["path"], one["size"], one["e_tag"] or str(one["last_modified"]),
+                    one["last_modified"].timestamp(),
+                )  # fmt: skip
 
     def read_begin(self, one: StoredObject, most_bytes: int) -> bytes:
         """Return the first bytes of an object. Raises OSError."""

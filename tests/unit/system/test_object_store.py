@@ -158,7 +158,16 @@ def lying_store() -> Iterator[str]:
     server.server_close()
 
 
-# In a process of its own: the library's threads would be those of all later tests.
+def _alone(code: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of its own: the library's threads would be those of all later tests."""
+    return subprocess.run(
+        ["prlimit", f"--as={8 << 30}", sys.executable, "-c", code, *words],
+        env={"PYTHONPATH": str(REPO / "python"), "AWS_ACCESS_KEY_ID": "k",
+             "AWS_SECRET_ACCESS_KEY": "s"},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
 _FETCH = """
 import io, resource, sys
 from pathlib import Path
@@ -183,12 +192,7 @@ def test_an_object_is_not_fetched_beyond_what_is_read_of_it(
     lying_store: str, key: str, words: str
 ) -> None:
     pytest.importorskip("obstore")
-    done = subprocess.run(
-        ["prlimit", f"--as={8 << 30}", sys.executable, "-c", _FETCH, lying_store, key],
-        env={"PYTHONPATH": str(REPO / "python"), "AWS_ACCESS_KEY_ID": "k",
-             "AWS_SECRET_ACCESS_KEY": "s"},
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+    done = _alone(_FETCH, lying_store, key)
     assert done.returncode == 0, done.stderr
     said, is_within = done.stdout.splitlines()
     assert words in said
@@ -221,10 +225,5 @@ def test_a_list_of_objects_without_an_end_is_not_read_for_ever(
     lying_store: str, folder: str, words: str
 ) -> None:
     pytest.importorskip("obstore")
-    done = subprocess.run(
-        [sys.executable, "-c", _LIST, lying_store, folder],
-        env={"PYTHONPATH": str(REPO / "python"), "AWS_ACCESS_KEY_ID": "k",
-             "AWS_SECRET_ACCESS_KEY": "s"},
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+    done = _alone(_LIST, lying_store, folder)
     assert done.stdout.strip() == words, done.stderr

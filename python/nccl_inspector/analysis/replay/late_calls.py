@@ -152,9 +152,10 @@ def _pace(order: Order, calls: _Calls, mine: Mask, late: Mask) -> tuple[float, f
     """Return how much slower than its peers' a GPU is where that shows, and for how long (ns).
 
     Of the operations that follow late ones, those are looked at that peers call when the operation
-    before is not over, so that only the GPU can be slow in them. If there are none, all are looked
-    at whose time does not begin where that of a late one does, each time once: whoever calls late
-    in them, a GPU at its peers' pace has no part in the lateness.
+    before is not over, so that only the GPU can be slow in them. Where peers never do, all that
+    follow are looked at, except those whose time begins where that of a late one does, and each
+    time only once: whoever calls late in them, a GPU at its peers' pace has no part in the
+    lateness.
     """
     told = np.flatnonzero(calls.exact & ~mine)
     many = int(order.spot.max()) + 1
