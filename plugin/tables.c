@@ -84,7 +84,7 @@ TRACK_HOT OTHER static int start_other_v4(void *context, void **handle,
 	else if (event->type == ABI_PROXY_STEP)
 		*handle = net_step_start(NET, event->parent);
 	else if (event->type == ABI_PROXY_OP)
-		*handle = net_op_start(NET, context, &event->body.proxy_op);
+		*handle = net_op_start(NET, context, event->parent, &event->body.proxy_op);
 	else if (event->type == ABI_NET_PLUGIN)
 		net_plugin_start(NET, event->parent, &event->body.net_plugin);
 	return NCCL_SUCCESS;
@@ -175,7 +175,7 @@ OTHER static int start_proxy(void *context, void **handle, uint64_t type, void *
 	if (type == ABI_PROXY_STEP)
 		*handle = net_step_start(NET, parent);
 	else if (type == ABI_PROXY_OP)
-		*handle = net_op_start(NET, context, &body->common.proxy_op);
+		*handle = net_op_start(NET, context, parent, &body->common.proxy_op);
 	else if (type == ABI_NET_PLUGIN)
 		net_plugin_start(NET, parent, &body->common.net_plugin);
 	else if (type == ABI_KERNEL_LAUNCH)

@@ -16,6 +16,7 @@ void budget_init(struct budget *budget, uint32_t budget_ppm)
 	memset(budget, 0, sizeof(*budget));
 	budget->budget_ppm = budget_ppm;
 	budget->every = 1;
+	budget->net_fewer = budget_ppm ? 1 : 0;
 	budget->patience_ns = PATIENCE_NS;
 }
 
@@ -48,10 +49,20 @@ static uint32_t share_ppm(uint64_t spent_ns, uint64_t span_ns)
 	return ppm < (double)UINT32_MAX ? (uint32_t)ppm : UINT32_MAX;
 }
 
-static void change(struct budget *budget, uint32_t every, uint64_t now_ns)
+#define NET_FACTOR 4u
+
+/* `less`: of what is measured. */
+static void change(struct budget *budget, bool less, uint64_t now_ns)
 {
-	budget->lowered = every < budget->every;
-	budget->every = every;
+	bool of_net =
+	    less ? budget->has_net && budget->net_fewer < BUDGET_NET_MOST : budget->every <= 1;
+
+	if (of_net)
+		budget->net_fewer =
+		    less ? budget->net_fewer * NET_FACTOR : budget->net_fewer / NET_FACTOR;
+	else
+		budget->every = less ? budget->every * 2 : budget->every / 2;
+	budget->lowered = !less;
 	budget->changed_ns = now_ns;
 	budget->quiet_ns = 0;
 }
@@ -59,7 +70,8 @@ static void change(struct budget *budget, uint32_t every, uint64_t now_ns)
 static bool measure_less(struct budget *budget, uint64_t now_ns)
 {
 	budget->quiet_ns = 0;
-	if (budget->every >= BUDGET_MOST)
+	if (budget->every >= BUDGET_MOST &&
+	    (!budget->has_net || budget->net_fewer >= BUDGET_NET_MOST))
 		return false;
 	if (budget->lowered && now_ns - budget->changed_ns < LASTING_NS)
 		budget->patience_ns = budget->patience_ns < MOST_PATIENCE_NS / 2
@@ -67,16 +79,17 @@ static bool measure_less(struct budget *budget, uint64_t now_ns)
 		                          : MOST_PATIENCE_NS;
 	else
 		budget->patience_ns = PATIENCE_NS;
-	change(budget, budget->every * 2, now_ns);
+	change(budget, true, now_ns);
 	return true;
 }
 
 static bool measure_more(struct budget *budget, uint64_t now_ns)
 {
 	budget->quiet_ns += budget->span_ns;
-	if (budget->every <= 1 || budget->quiet_ns < budget->patience_ns)
+	if ((budget->every <= 1 && budget->net_fewer <= 1) ||
+	    budget->quiet_ns < budget->patience_ns)
 		return false;
-	change(budget, budget->every / 2, now_ns);
+	change(budget, false, now_ns);
 	return true;
 }
 

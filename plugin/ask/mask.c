@@ -273,6 +273,11 @@ static void say_share(struct mask *mask, uint64_t now_ns)
 		         "measuring takes %.2f %% of a core of the %.2f %% allowed: one operation "
 		         "in %u is timed from now on",
 		         percent, allowed, budget->every);
+	else if (budget->net_fewer > 1)
+		snprintf(mask->message, sizeof(mask->message),
+		         "measuring takes %.2f %% of a core of the %.2f %% allowed: network detail "
+		         "is taken of %u times fewer operations from now on",
+		         percent, allowed, budget->net_fewer);
 	else
 		snprintf(mask->message, sizeof(mask->message),
 		         "measuring takes %.2f %% of a core of the %.2f %% allowed: every "
@@ -282,6 +287,7 @@ static void say_share(struct mask *mask, uint64_t now_ns)
 
 static void keep_budget(struct mask *mask, uint64_t now_ns)
 {
+	mask->budget.has_net = atomic_load(&mask->header->net_on);
 	if (!budget_round(&mask->budget, now_ns, atomic_load(&mask->header->hot_ns), mask->own_ns))
 		return;
 	atomic_store(&mask->track->sample_every, mask->budget.every);

@@ -161,7 +161,7 @@ static void one_beat(struct beat *beat)
 	sweep_round(&beat->sweep, beat->track, now);
 	timeline_round(&beat->timeline, beat->box, clock_ns(CLOCK_REALTIME));
 	mask_round(beat->mask, clock_ns(CLOCK_MONOTONIC), beat->own_ns);
-	if (net_round(beat->net, now))
+	if (net_round(beat->net, now, beat->mask->budget.net_fewer))
 		beat->ask_anew();
 	mask_take_message(beat->mask, message);
 	pthread_mutex_unlock(beat->tables);

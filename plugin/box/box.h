@@ -202,13 +202,16 @@ struct box_header { /* 4096 bytes */
 	/* Samples: struct box_sample, and struct box_union. */
 	_Atomic uint32_t sample_seq; /* odd while samples are dropped or windows moved */
 	_Atomic uint32_t sample_length_bits, sample_period_bits;
-	uint32_t reserved1;
+	_Atomic uint32_t net_every;    /* network detail follows one operation in so many */
 	_Atomic uint64_t samples_kept; /* how many are in the table now */
 	/* Operations that were over and found no room on their way to the table. */
 	_Atomic uint64_t samples_lost;
 	/* Of an operation for which no kind was left, or no union. */
 	_Atomic uint64_t samples_unkinded;
 	struct box_host_time calls, launches; /* with the setting `host_time` (hot/hosttime.h) */
+	/* About so many operations of the proxy were not followed because others were, in their
+	 * place. */
+	_Atomic uint64_t net_left_out;
 };
 
 enum box_comm_state { BOX_COMM_FREE, BOX_COMM_LIVE, BOX_COMM_DESTROYED, BOX_COMM_FOLDED };

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "base/clock.h"
+#include "hot/atomics.h"
 
 #define relaxed memory_order_relaxed
 
@@ -41,6 +42,8 @@ int net_init(struct net *net, struct track *track, enum config_net mode, unsigne
 		return -errno;
 	net->ops = memory;
 	net->mode = mode;
+	atomic_store(&net->every, 1);
+	atomic_store(&track->box->header->net_every, 1);
 	atomic_store(&net->on, mode == CONFIG_NET_ON);
 	atomic_store(&track->box->header->net_on,
 	             mode == CONFIG_NET_ON &&
@@ -151,9 +154,8 @@ static struct net_op *take(struct net *net, uint32_t *generation)
 static void turn(struct net *net, struct net_op *op, unsigned state)
 {
 	uint64_t old = atomic_load_explicit(&op->head, relaxed), now = clock_ticks();
-	uint32_t turns = atomic_load_explicit(&op->turns, relaxed) + 1;
 
-	atomic_store_explicit(&op->turns, turns, relaxed);
+	atomic_store_explicit(&op->turns, atomic_load_explicit(&op->turns, relaxed) + 1, relaxed);
 	for (unsigned i = 0; i < TURN_TRIES; i++) {
 		/* The beat thread may have read a later clock than we have. */
 		uint64_t since = old >> NET_HEAD_BITS, until = since > now ? since : now;
@@ -164,12 +166,23 @@ static void turn(struct net *net, struct net_op *op, unsigned state)
 			continue;
 		if (old)
 			net_add(net, op, old, until);
-		break;
+		return;
 	}
-	if (turns % TURN_SAMPLE == 0)
-		atomic_fetch_add_explicit(&net->track->hot_ticks,
-		                          (clock_ticks() - now) / (TRACK_HOT_SAMPLE / TURN_SAMPLE),
-		                          relaxed);
+}
+
+/* One in TURN_SAMPLE of the calls about steps is timed, for the budget: all those between two
+ * changes of a head. Returns when it began; 0: it is none of them. */
+static inline uint64_t sample_begins(const struct net_op *op)
+{
+	return atomic_load_explicit(&op->turns, relaxed) % TURN_SAMPLE ? 0 : clock_ticks();
+}
+
+static inline void sample_ends(const struct net *net, uint64_t begin_tick)
+{
+	if (begin_tick)
+		atomic_fetch_add_explicit(
+		    &net->track->hot_ticks,
+		    (clock_ticks() - begin_tick) / (TRACK_HOT_SAMPLE / TURN_SAMPLE), relaxed);
 }
 
 struct net_op *net_op_of(struct net *net, uint64_t bits, enum net_handle kind)
@@ -229,13 +242,39 @@ static void *follow(struct net *net, void *context, const struct abi_proxy_op *t
 	                           (uint64_t)(op - net->ops) << HANDLE_SLOT_SHIFT | NET_HANDLE_OP);
 }
 
-void *net_op_start(struct net *net, void *context, const struct abi_proxy_op *told)
+/* Spreads numbers that follow each other, or differ in a few bits, over all 64. */
+static inline uint64_t spread(uint64_t number)
 {
-	if (!is_active(net))
+	number *= 0x9e3779b97f4a7c15ull;
+	number ^= number >> 32;
+	return number * 0x9e3779b97f4a7c15ull >> 32;
+}
+
+/* Whether this one is followed, if one in `every` is. Of a task with as many channels some are in
+ * any case, so that one that hangs says whom it waits for; which of them is chance. */
+static bool is_chosen(void *task, const struct abi_proxy_op *told, uint32_t every)
+{
+	/* Without a task: a step of the clock is as good. */
+	uint64_t number = handle_bits(task) ? handle_bits(task) : clock_ticks();
+
+	return ((uint32_t)spread(number) + told->channel) % every == 0;
+}
+
+void *net_op_start(struct net *net, void *context, void *task, const struct abi_proxy_op *told)
+{
+	uint32_t every = atomic_load_explicit(&net->every, relaxed);
+
+	if (!is_active(net) || (every > 1 && !is_chosen(task, told, every)))
 		return NULL;
 	void *handle = follow(net, context, told);
 
-	return handle ? handle : miss(net);
+	if (!handle)
+		return miss(net);
+	atomic_fetch_add_explicit(&net->followed, 1, relaxed);
+	if (every > 1)
+		atomic_fetch_add_explicit(&net->track->box->header->net_left_out, every - 1,
+		                          relaxed);
+	return handle;
 }
 
 static unsigned state_of(const struct net_op *op, uint32_t number)
@@ -267,11 +306,14 @@ void *net_step_start(struct net *net, void *parent)
 
 	if (number - first >= STEPS)
 		return miss(net);
-	atomic_fetch_add_explicit(&entry->steps, 1, relaxed);
+	uint64_t begin_tick = sample_begins(op);
+
+	owned_add(&entry->steps, 1);
 	set_state(op, number, state);
 	atomic_store_explicit(&op->next, number + 1, relaxed);
 	if (number == first)
 		turn(net, op, state);
+	sample_ends(net, begin_tick);
 	return (void *)(uintptr_t)((bits & ~(uint64_t)HANDLE_KIND_MASK) |
 	                           (uint64_t)(number % NUMBERS) << HANDLE_CHANNEL_SHIFT |
 	                           NET_HANDLE_STEP);
@@ -300,7 +342,7 @@ static void add_bytes(const struct net *net, const struct net_op *op, int state,
 	if (state != (entry->is_send ? ABI_STATE_SEND_WAIT : ABI_STATE_RECV_FLUSH_WAIT) || !args)
 		return;
 	if (args->transferred <= STEP_BYTES_MAX)
-		atomic_fetch_add_explicit(&entry->bytes, args->transferred, relaxed);
+		owned_add(&entry->bytes, args->transferred);
 	else
 		atomic_fetch_add_explicit(&entry->refused, 1, relaxed);
 }
@@ -323,10 +365,13 @@ void net_step_state(struct net *net, void *step, int told, const union abi_state
 	/* While a peer gives no credit NCCL tells so each time that it looks. */
 	if (!op || !find_step(net, op, bits, &number) || state_of(op, number) == state)
 		return;
+	uint64_t begin_tick = sample_begins(op);
+
 	set_state(op, number, state);
 	add_bytes(net, op, told, args);
 	if (number == atomic_load_explicit(&op->first, relaxed))
 		turn(net, op, state);
+	sample_ends(net, begin_tick);
 }
 
 static void stop_step(struct net *net, struct net_op *op, uint64_t bits)
@@ -361,8 +406,13 @@ void net_stop(struct net *net, void *handle)
 	enum net_handle kind = (enum net_handle)handle_kind(bits);
 	struct net_op *op = net_is_handle(handle) ? net_op_of(net, bits, kind) : NULL;
 
-	if (op && kind == NET_HANDLE_STEP)
+	if (!op)
+		return;
+	uint64_t begin_tick = sample_begins(op);
+
+	if (kind == NET_HANDLE_STEP)
 		stop_step(net, op, bits);
-	else if (op)
+	else
 		stop_op(net, op, bits);
+	sample_ends(net, begin_tick);
 }

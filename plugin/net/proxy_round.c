@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/proxy_round.h"
 
+#include <math.h>
+
 #include "base/clock.h"
 
 #define relaxed memory_order_relaxed
@@ -10,6 +12,7 @@
 #define SUSPECT_NS 10000000000ull
 #define CALM_NS 60000000000ull
 #define PASSED_ROUNDS 60u
+#define ROOM_SHARE 0.8 /* of the limit: with twice as many it is not at it again at once */
 
 /* The running time of a state is added, and the state goes on. */
 static void add_running(struct net *net, struct net_op *op, uint64_t now)
@@ -144,7 +147,25 @@ static bool is_wanted(struct net *net, uint64_t now_tick)
 	return was && ns_of(net, now_tick - net->suspected_tick) < CALM_NS;
 }
 
-bool net_round(struct net *net, uint64_t now_tick)
+/* How many are followed until the next round, by how many were told since the last one. More at
+ * once if there are too many, half as many in a round if there is room for it. */
+static void choose_every(struct net *net, uint64_t span_ns, uint32_t fewer)
+{
+	uint32_t every = atomic_load(&net->every), followed = atomic_load(&net->followed);
+	double told = (double)(followed - net->followed_before) * every;
+	double a_second = span_ns ? told * 1e9 / (double)span_ns : 0;
+	double limit = fewer ? (double)NET_OPS_A_SECOND / fewer : HUGE_VAL;
+
+	net->followed_before = followed;
+	if (every > 1 && a_second / (every / 2) < limit * ROOM_SHARE)
+		every /= 2;
+	while (every < NET_EVERY_MOST && a_second / every > limit)
+		every *= 2;
+	atomic_store(&net->every, every);
+	atomic_store(&net->track->box->header->net_every, every);
+}
+
+bool net_round(struct net *net, uint64_t now_tick, uint32_t fewer)
 {
 	struct box_header *header = net->track->box->header;
 	bool needed[BOX_NETS] = { false };
@@ -155,6 +176,7 @@ bool net_round(struct net *net, uint64_t now_tick)
 	for (unsigned slot = 0; slot < NET_OPS; slot++)
 		look_after(net, &net->ops[slot], now_tick, needed);
 	free_entries(net->track->box, needed);
+	choose_every(net, ns_of(net, now_tick - net->round_tick), fewer);
 	if (atomic_load(&header->net_on))
 		atomic_fetch_add(&header->net_ns, ns_of(net, now_tick - net->round_tick));
 	net->round_tick = now_tick;

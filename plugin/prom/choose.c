@@ -8,7 +8,7 @@
 #include "hot/labels.h"
 
 #define relaxed memory_order_relaxed
-#define PROCESS_SERIES (9u + BOX_DROPS) /* with the first GPU only */
+#define PROCESS_SERIES (10u + BOX_DROPS) /* with the first GPU only */
 #define GPU_SERIES 1u
 #define COMM_SERIES 7u
 #define TIMED_SERIES 5u   /* of a key with operations that have a time */

@@ -210,6 +210,10 @@ static void write_process_families(struct prom_page *page)
 	              rounding_seconds(atomic_load_explicit(&header->silent_ns, relaxed)));
 	write_process(page, METRIC_NCCL_INSPECTOR_SAMPLING_RATIO,
 	              rounding_binary(1.0 / (sampling ? sampling : 1), 11));
+	if (atomic_load_explicit(&header->net_on, relaxed))
+		write_process(
+		    page, METRIC_NCCL_NETWORK_FOLLOWED_RATIO,
+		    rounding_binary(1.0 / atomic_load_explicit(&header->net_every, relaxed), 17));
 	if (page->prom->quiet_rate >= 0)
 		write_process(page, METRIC_NCCL_INSPECTOR_QUIET_IO_BYTES_PER_SECOND,
 		              rounding_binary(page->prom->quiet_rate, 9));

@@ -99,10 +99,10 @@ HEADER = _record(
     "dropped:16Q", "series_dropped:Q", "self_ns:Q", "comms_created:Q", "comms_destroyed:Q",
     "hot_ns:Q", "silent:I", "sampling:I", "silent_ns:Q", "sampled_ns:Q", "json_lines:Q",
     "net_on:I", "net_missed:I", "net_ns:Q",
-    "sample_seq:I", "sample_length_bits:I", "sample_period_bits:I", "reserved1:I",
+    "sample_seq:I", "sample_length_bits:I", "sample_period_bits:I", "net_every:I",
     "samples_kept:Q", "samples_lost:Q", "samples_unkinded:Q",
     "calls.count:Q", "calls.ns:Q", "calls.max_ns:Q",
-    "launches.count:Q", "launches.ns:Q", "launches.max_ns:Q",
+    "launches.count:Q", "launches.ns:Q", "launches.max_ns:Q", "net_left_out:Q",
 )  # fmt: skip
 COMM = _record(
     "id:Q", "state:I", "generation:I", "nranks:i", "nnodes:i", "rank:i", "gpu:I",

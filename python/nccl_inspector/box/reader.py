@@ -100,6 +100,7 @@ def _facts(copy: BoxCopy, name: str, alive: bool) -> Facts:
         beat_ns=HEADER.number(data, "beat_real_ns"),
         timing=_TIMINGS[timing],
         silent=SILENCES[silent],
+        net_missed=HEADER.number(data, "net_missed") + HEADER.number(data, "net_left_out"),
         **{
             word: HEADER.number(data, f"{table}.{column}")
             for table, words in _HOST_TIMES.items()
@@ -109,7 +110,7 @@ def _facts(copy: BoxCopy, name: str, alive: bool) -> Facts:
             word: HEADER.number(data, word)
             for word in (
                 "pid", "api_version", "nccl_version", "series_dropped",
-                "silent_ns", "sampling", "sampled_ns", "json_lines", "net_ns", "net_missed",
+                "silent_ns", "sampling", "sampled_ns", "json_lines", "net_ns",
                 "self_ns", "hot_ns", "comms_created", "comms_destroyed",
             )
         },

@@ -279,7 +279,8 @@ class Facts:
     hot_ns: int  # time of the plugin inside NCCL's calls, from samples
     comms_created: int
     comms_destroyed: int
-    net_missed: int = 0  # operations of the network proxy that network detail lacks
+    # Operations of the network proxy that network detail lacks; about, where it follows only some.
+    net_missed: int = 0
     # With the setting `host_time`: calls of NCCL (from the begin of ncclGroupEnd to its end) and
     # launches of its kernels: their number, their total time on the host and the longest one.
     calls: int = 0

@@ -108,7 +108,7 @@ def _lines(found: Network, limits: Limits) -> Iterator[str]:
     if found.not_followed:
         yield (
             f"{number(found.not_followed, 'operation')} of the network proxy not in these figures: "
-            "another process's (PXN), CollNet's, or more than can be followed at a time"
+            "another process's (PXN), CollNet's, or more than are followed"
         )
     if found.refused:
         refused = number(found.refused, "event")

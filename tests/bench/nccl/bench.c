@@ -112,6 +112,14 @@ static uint64_t clock_of_gpu(void)
 }
 
 enum load load;
+const char *const load_names[LOADS] = { [LOAD_COLLS] = "",           [LOAD_MIXED] = "mixed_",
+                                        [LOAD_SENDS] = "sends_",     [LOAD_TAGGED] = "tagged_",
+                                        [LOAD_COUNTED] = "counted_", [LOAD_NET] = "net_" };
+
+static bool is_of_peers(void)
+{
+	return load == LOAD_SENDS || load == LOAD_COUNTED;
+}
 
 struct player_op load_op(unsigned number, unsigned channels)
 {
@@ -121,8 +129,8 @@ struct player_op load_op(unsigned number, unsigned channels)
 	unsigned mixed = number * 0x9e3779b1u >> 28;
 	size_t bytes = load == LOAD_MIXED
 	                   ? (size_t)256 << mixed
-	                   : (size_t)16384 << (load == LOAD_SENDS ? 0 : number / 7 % 3 * 5);
-	struct player_op op = load == LOAD_SENDS
+	                   : (size_t)16384 << (is_of_peers() ? 0 : number / 7 % 3 * 5);
+	struct player_op op = is_of_peers()
 	                          ? player_p2p(kind % 2 ? PLAYER_SEND : PLAYER_RECV, 5, bytes)
 	                          : player_coll(colls[kind % 3], bytes);
 
@@ -138,9 +146,50 @@ struct player_comm *load_comm(struct side *side, unsigned number)
 	return &side->comms[number % COMMS];
 }
 
+#define NET_STEPS 4u
+#define NET_STEP_BYTES 524288u
+
+/* One channel of the operation, from the first step to the last. */
+static void play_proxy(struct player_comm *comm, struct player_op *op, unsigned channel)
+{
+	const struct prof_proxy_op told = { .pid = getpid(),
+	                                    .channel = (uint8_t)channel,
+	                                    .peer = (comm->rank + 1) % comm->n_ranks,
+	                                    .n_steps = NET_STEPS,
+	                                    .chunk_bytes = NET_STEP_BYTES,
+	                                    .is_send = 1 };
+	void *proxy = play_proxy_op(comm, op->handle, &told);
+
+	for (unsigned i = 0; i < NET_STEPS; i++) {
+		void *step = play_proxy_step(comm, proxy, (int)i);
+
+		play_state(comm, step, PROF_STATE_STEP_SEND_GPU_WAIT, 0);
+		play_state(comm, step, PROF_STATE_STEP_SEND_PEER_WAIT, 0);
+		play_state(comm, step, PROF_STATE_STEP_SEND_WAIT, NET_STEP_BYTES);
+		play_stop(comm, step);
+	}
+	play_stop(comm, proxy);
+}
+
+void load_begin(void)
+{
+	for (unsigned side = 0; load == LOAD_COUNTED && side < SIDES; side++) {
+		for (unsigned i = 0; i < COMMS; i++) {
+			struct player_op op = player_p2p(PLAYER_SEND, 0, 4096);
+
+			player_enqueue(load_comm(&sides[side], i), &op);
+		}
+	}
+	told_ours += load == LOAD_COUNTED ? COMMS : 0;
+}
+
 void load_kernel(struct side *side, struct player_op *op, unsigned number)
 {
 	struct player_comm *comm = load_comm(side, number);
+
+	if (load == LOAD_NET && op->mask & PROF_PROXY_OP)
+		for (unsigned i = 0; i < op->channels; i++)
+			play_proxy(comm, op, i);
 	uint64_t stop_ns = clock_of_gpu(), start_ns = op->born_ns + (stop_ns - op->born_ns) / 2;
 
 	if (number % 4) {
@@ -190,6 +239,7 @@ static uint64_t types_answered(struct side *side)
 	load_kernel(side, &op, 0);
 	load_kernel(side, &p2p, COMMS);
 	types |= op.kernel[op.first_channel] ? PROF_KERNEL_CH : 0;
+	types |= side->player.mask & (PROF_PROXY_OP | PROF_PROXY_STEP);
 	told_ours += 2;
 	return types;
 }

@@ -7,7 +7,6 @@
 #define BENCH_H
 
 #include <stdbool.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "player.h"
@@ -45,8 +44,22 @@ extern uint64_t told_ours;
 /* The `number`-th operation of the load: collectives of 3 functions and 3 sizes over the
  * communicators; LOAD_MIXED: of 16 sizes, hardly ever the one that the communicator had before;
  * LOAD_SENDS: Sends and Recvs, each a group of its own as NCCL makes it of a lone call;
- * LOAD_TAGGED: the collectives with tags of the user, which v7 tells. */
-extern enum load { LOAD_COLLS, LOAD_MIXED, LOAD_SENDS, LOAD_TAGGED } load;
+ * LOAD_TAGGED: the collectives with tags of the user, which v7 tells; LOAD_COUNTED: the Sends and
+ * Recvs after one to oneself, which are counted and not timed up to v6; LOAD_NET: the collectives,
+ * and each channel's Send to the next rank by NCCL's proxy, if the plugin asks for that. */
+extern enum load {
+	LOAD_COLLS,
+	LOAD_MIXED,
+	LOAD_SENDS,
+	LOAD_TAGGED,
+	LOAD_COUNTED,
+	LOAD_NET,
+	LOADS
+} load;
+extern const char *const load_names[LOADS]; /* before a row's name, and for LOAD_COLLS nothing */
+
+/* What both are told before a load, once. */
+void load_begin(void);
 struct player_op load_op(unsigned number, unsigned channels);
 struct player_comm *load_comm(struct side *side, unsigned number);
 
@@ -72,6 +85,12 @@ void fail(const char *what) __attribute__((noreturn));
 
 /* One file each: */
 void measure_warm(unsigned rounds);
+void measure_counted(unsigned rounds);
+void measure_net(unsigned rounds);
+/* Plays so many operations to one side, "ours" or "nothing", and tells nothing of it: for a tool
+ * that counts instructions. `what`: "only-<side>-<load>", the load "colls" or its name in
+ * load_names. */
+void play_only(const char *what, unsigned many);
 void measure_pairs(unsigned rounds);
 void measure_paced(unsigned rounds);
 void measure_counts(void);

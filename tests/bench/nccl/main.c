@@ -12,7 +12,8 @@ static const struct {
 } with_both[] = {
 	{ "warm", measure_warm },     { "pairs", measure_pairs },
 	{ "paced", measure_paced },   { "sustained", measure_sustained },
-	{ "gentle", measure_gentle },
+	{ "gentle", measure_gentle }, { "counted", measure_counted },
+	{ "net", measure_net },
 };
 
 static int measure_ours(const char *what, const char *ours, unsigned rounds)
@@ -42,6 +43,8 @@ int main(int argc, char **argv)
 	sides_open(argv[2], argv[3]);
 	if (!strcmp(argv[1], "counts"))
 		measure_counts();
+	if (!strncmp(argv[1], "only-", 5))
+		play_only(argv[1], rounds);
 	for (size_t i = 0; i < sizeof(with_both) / sizeof(with_both[0]); i++)
 		if (!strcmp(argv[1], with_both[i].what))
 			with_both[i].measure(rounds);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* warm.c - both halves of an operation in turns on one core, caches warm. */
 #include <stdio.h>
+#include <string.h>
 
 #include "bench.h"
 
@@ -39,11 +40,7 @@ static void play_round(struct side *side, unsigned channels, double *app_ns, dou
 static void measure(unsigned channels, unsigned rounds)
 {
 	char app_row[32], kernel_row[32];
-	static const char *const kinds[] = { [LOAD_COLLS] = "",
-	                                     [LOAD_MIXED] = "mixed_",
-	                                     [LOAD_SENDS] = "sends_",
-	                                     [LOAD_TAGGED] = "tagged_" };
-	const char *kind = depth == DEEP ? "deep_" : kinds[load];
+	const char *kind = depth == DEEP ? "deep_" : load_names[load];
 
 	snprintf(app_row, sizeof(app_row), "%sapp/%u", kind, channels);
 	snprintf(kernel_row, sizeof(kernel_row), "%skernel/%u", kind, channels);
@@ -81,4 +78,52 @@ void measure_warm(unsigned rounds)
 	depth = DEEP;
 	repeat = 1;
 	measure(8, rounds / 4 + 1);
+}
+
+void measure_counted(unsigned rounds)
+{
+	pin(0);
+	load = LOAD_COUNTED;
+	load_begin();
+	measure(8, rounds);
+}
+
+/* The plugin looks once a second how many of the proxy's operations there are, and follows so many
+ * of them: what the first seconds cost is not what the rest does. */
+#define NET_WARM_UP_NS 2500000000u
+
+void measure_net(unsigned rounds)
+{
+	uint64_t begin_ns = now_ns();
+	double app_ns, kernel_ns;
+
+	pin(0);
+	load = LOAD_NET;
+	if (!(sides[OURS].player.mask & PROF_PROXY_OP))
+		fail("the profiler does not ask for the proxy's events: is NCCL_INSPECTOR_NET on?");
+	while (now_ns() - begin_ns < NET_WARM_UP_NS) {
+		play_round(&sides[OURS], 8, &app_ns, &kernel_ns);
+		told_ours += depth * repeat;
+	}
+	measure(8, rounds);
+}
+
+void play_only(const char *what, unsigned many)
+{
+	const char *word = strchr(what, '-') + 1, *name = strchr(word, '-') + 1;
+	struct side *side = &sides[!strncmp(word, "ours", 4) ? OURS : NOTHING];
+
+	for (load = LOAD_COLLS; load < LOADS; load++)
+		if (!strncmp(load_names[load], name, strlen(name)) && load != LOAD_COLLS)
+			break;
+	if (load == LOADS)
+		load = LOAD_COLLS;
+	load_begin();
+	for (unsigned i = 0; i < many; i++) {
+		struct player_op op = load_op(i, 8);
+
+		player_enqueue(load_comm(side, i), &op);
+		load_kernel(side, &op, i);
+	}
+	told_ours += side == &sides[OURS] ? many : 0;
 }

@@ -118,6 +118,17 @@ def test_the_slow_one_is_blamed(
     assert found["receive", RECEIVED_FROM].blamed == receiving
 
 
+def test_operations_that_were_left_out_for_their_number_are_missing(raw: Path) -> None:
+    played(raw, net="on")
+    (path,) = raw.glob("*.box")
+    data = bytearray(path.read_bytes())
+    at = HEADER.offsets["net_left_out"]
+    assert HEADER.number(bytes(data), "net_every") == 1
+    data[at : at + 8] = (16000).to_bytes(8, "little")
+    path.write_bytes(data)
+    assert read_dead_box(path, "0_1").facts.net_missed == 16000
+
+
 def nets(raw: Path) -> dict[tuple[bool, int], Net]:
     """Network detail as the report reads it, by whether it sends and peer."""
     (path,) = raw.glob("*.box")

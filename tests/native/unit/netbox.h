@@ -62,7 +62,7 @@ static void begin(void)
 
 static inline void *op_of(void *context, int peer, bool is_send)
 {
-	return net_op_start(&net, context,
+	return net_op_start(&net, context, NULL,
 	                    &(struct abi_proxy_op){ .pid = PID, .peer = peer, .is_send = is_send });
 }
 
@@ -83,7 +83,7 @@ static inline void tell_bytes(void *step, int state, size_t bytes)
 
 static void round_now(void)
 {
-	net_round(&net, atomic_load(&clock_now));
+	net_round(&net, atomic_load(&clock_now), 1);
 }
 
 /* The entry of a peer; the first one of several. */

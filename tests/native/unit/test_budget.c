@@ -107,6 +107,34 @@ static void test_our_own_thread(void)
 	ok(changes == 1, "but it leaves less for the rest");
 }
 
+/* Network detail would take net_ppm of a core. */
+static void seconds_with_net(unsigned n, uint32_t hot_ppm, uint32_t net_ppm)
+{
+	guard.has_net = true;
+	for (unsigned i = 0; i < n; i++) {
+		now_ns += SECOND_NS;
+		hot_ns += hot_ppm * 1000ull / guard.every + net_ppm * 1000ull / guard.net_fewer;
+		changes += budget_round(&guard, now_ns, hot_ns, own_ns);
+	}
+}
+
+static void test_network_detail_goes_first(void)
+{
+	begin(PERCENT_PPM);
+	seconds_with_net(3600, PERCENT_PPM / 2, 3 * PERCENT_PPM);
+	ok(guard.every == 1 && guard.net_fewer == 16,
+	   "operations keep their times as long as less network detail is enough");
+	seconds_with_net(3600, 3 * PERCENT_PPM, 3 * PERCENT_PPM);
+	ok(guard.every == 4 && guard.net_fewer == BUDGET_NET_MOST, "then they lose some, too");
+	seconds_with_net(60, PERCENT_PPM / 2, 0);
+	ok(guard.every == 1 && guard.net_fewer == BUDGET_NET_MOST, "times come back first");
+	seconds_with_net(3600, PERCENT_PPM / 10, 0);
+	ok(guard.net_fewer == 1, "and network detail at last");
+	guard.has_net = false;
+	seconds(5, 3 * PERCENT_PPM, 0);
+	ok(guard.every == 2 && guard.net_fewer == 1, "where there is none it is not waited for");
+}
+
 static void test_odd_rounds(void)
 {
 	begin(0);
@@ -136,6 +164,7 @@ int main(void)
 	test_a_load_that_comes_and_goes();
 	test_one_bad_sample();
 	test_our_own_thread();
+	test_network_detail_goes_first();
 	test_odd_rounds();
 	return done_testing();
 }

@@ -443,6 +443,11 @@ static void test_process(void)
 	ok(value_of("nccl_inspector_sampling_ratio") == 1 &&
 	       value_of("nccl_inspector_silent_seconds_total") == 0,
 	   "as a rule every operation is timed");
+	ok(!count("nccl_network_followed_ratio"), "without network detail there is no share of it");
+	box.header->net_on = 1;
+	box.header->net_every = 16;
+	render();
+	ok(value_of("nccl_network_followed_ratio") == 0.0625, "with it there is");
 	box.header->sampling = 8;
 	box.header->silent_ns = 3000000000;
 	box.header->hot_ns = 1500000000;
@@ -546,6 +551,7 @@ static void test_all_metrics(const char *path)
 	void *comm = add_comm("all");
 
 	config.json = true;
+	box.header->net_on = box.header->net_every = 1;
 	expo.quiet_rate = 1e6;
 	config.make_dir = false; /* a job's directory: the agent reads it */
 	operate_in_phases(comm, "AllReduce", EVENT_NO_PEER);

@@ -115,7 +115,7 @@ static void test_handles_of_earlier_steps(void)
 static void test_whose_operations(void)
 {
 	begin();
-	ok(!net_op_start(&net, comm, &(struct abi_proxy_op){ .pid = PID + 1, .peer = 1 }),
+	ok(!net_op_start(&net, comm, NULL, &(struct abi_proxy_op){ .pid = PID + 1, .peer = 1 }),
 	   "another process' operation (PXN) is not ours, whatever its context");
 	ok(!op_of(NULL, 1, true) && !op_of(handle_context_beyond(), 1, true) &&
 	       !op_of((void *)0x7f0012345678, 1, true),

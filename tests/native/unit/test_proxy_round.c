@@ -34,7 +34,7 @@ static void test_a_late_clock(void)
 	void *step = net_step_start(&net, send_to(1));
 
 	pass(10 * MS);
-	net_round(&net, atomic_load(&clock_now) + 2 * MS);
+	net_round(&net, atomic_load(&clock_now) + 2 * MS, 1);
 	ok(waited(entry(1, true), 12, 0, 0, 0), "the writer thread may be ahead");
 	tell(step, ABI_STATE_SEND_WAIT);
 	pass(5 * MS);
@@ -42,7 +42,7 @@ static void test_a_late_clock(void)
 	ok(waited(entry(1, true), 12, 0, 3, 0), "that time counts once");
 	step = net_step_start(&net, send_to(1));
 	pass(10 * MS);
-	net_round(&net, atomic_load(&clock_now) - 20 * MS);
+	net_round(&net, atomic_load(&clock_now) - 20 * MS, 1);
 	ok(waited(entry(1, true), 12, 0, 3, 0), "nothing is taken back");
 	net_stop(&net, step);
 	ok(waited(entry(1, true), 22, 0, 3, 0), "or behind");
@@ -140,31 +140,120 @@ static void test_by_itself(void)
 	ok(!net_events(&net) && !box.header->net_on, "nothing is asked for while all is well");
 	enqueue();
 	pass(9 * SECOND);
-	ok(!net_round(&net, clock_now), "nor while no operation is old");
+	ok(!net_round(&net, clock_now, 1), "nor while no operation is old");
 	pass(2 * SECOND);
-	ok(net_round(&net, clock_now) &&
+	ok(net_round(&net, clock_now, 1) &&
 	       net_events(&net) == (ABI_PROXY_OP | ABI_PROXY_STEP | ABI_NET_PLUGIN),
 	   "a hang is suspected when one has been in flight for 10 s");
 	pass(30 * SECOND);
-	ok(!net_round(&net, clock_now) && box.header->net_on && box.header->net_ns == 30 * SECOND,
+	ok(!net_round(&net, clock_now, 1) && box.header->net_on &&
+	       box.header->net_ns == 30 * SECOND,
 	   "detail is taken as long as it is");
 	track_expire(&track, &box.ops[0], box.ops[0].generation, TRACK_SLOT_FREE);
 	pass(59 * SECOND);
-	ok(!net_round(&net, clock_now) && net_events(&net), "and for a minute after it is over");
+	ok(!net_round(&net, clock_now, 1) && net_events(&net), "and for a minute after it is over");
 	pass(2 * SECOND);
-	ok(net_round(&net, clock_now) && !net_events(&net) && !box.header->net_on, "then no more");
+	ok(net_round(&net, clock_now, 1) && !net_events(&net) && !box.header->net_on,
+	   "then no more");
 	ok(box.header->net_ns == 91 * SECOND, "how long it was taken is known");
 	enqueue();
 	comms_remove(&track, comm);
 	pass(20 * SECOND);
-	ok(!net_round(&net, clock_now), "what a destroyed communicator left is no hang");
+	ok(!net_round(&net, clock_now, 1), "what a destroyed communicator left is no hang");
+}
+
+/* A second in which so many tasks of 8 channels are told, each over at once. Returns how many of
+ * them had no channel that is followed. */
+static unsigned second_of(unsigned tasks)
+{
+	static unsigned slot;
+	unsigned none = 0;
+
+	for (unsigned i = 0; i < tasks; i++) {
+		void *task = handle_of(handle_of_use(slot % BOX_OPS, slot / BOX_OPS << 2));
+		unsigned followed = 0;
+
+		slot++;
+		for (uint8_t channel = 0; channel < 8; channel++) {
+			void *op = net_op_start(
+			    &net, comm, task,
+			    &(struct abi_proxy_op){
+				.pid = PID, .channel = channel, .peer = 1, .is_send = 1 });
+
+			followed += op != NULL;
+			net_stop(&net, net_step_start(&net, op));
+			net_stop(&net, op);
+		}
+		none += !followed;
+	}
+	pass(SECOND);
+	return none;
+}
+
+static void test_more_than_may_be_followed(void)
+{
+	begin();
+	second_of(600);
+	round_now();
+	ok(box.header->net_every == 1 && !box.header->net_left_out,
+	   "4,800 operations a second are all followed");
+	second_of(2000);
+	round_now();
+	ok(box.header->net_every == 4, "of 16,000 one in four, from the next second on");
+	uint64_t before = entry(1, true)->steps;
+
+	ok(!second_of(2000), "and some channels of each task");
+	ok(entry(1, true)->steps - before == 4000, "a fourth of them (%llu)",
+	   (unsigned long long)(entry(1, true)->steps - before));
+	ok(box.header->net_left_out == 12000 && !box.header->net_missed,
+	   "what is left out is counted, apart from what could not be followed");
+	round_now();
+	ok(box.header->net_every == 4, "it goes on like this");
+	net_round(&net, clock_now, 4);
+	ok(box.header->net_every == 2, "after a second without any it is half as many");
+	second_of(2000);
+	net_round(&net, clock_now, 4);
+	ok(box.header->net_every == 16, "a fourth as many may be followed if the budget says so");
+	for (unsigned i = 0; i < 4; i++) {
+		pass(SECOND);
+		round_now();
+	}
+	ok(box.header->net_every == 1, "after a pause all are followed again");
+}
+
+/* What repeats itself meets the same choice no more often than others. */
+static void test_whose_turn_it_is(void)
+{
+	unsigned of_slot[16] = { 0 }, all = 0;
+
+	begin();
+	atomic_store(&net.every, 16);
+	for (uint32_t use = 0; use < 4000; use++) {
+		for (unsigned slot = 0; slot < 16; slot++) {
+			void *op = net_op_start(
+			    &net, comm, handle_of(handle_of_use(slot, use << 2)),
+			    &(struct abi_proxy_op){ .pid = PID, .peer = 1, .is_send = 1 });
+
+			of_slot[slot] += op != NULL;
+			all += op != NULL;
+			net_stop(&net, op);
+		}
+	}
+	unsigned least = all, most = 0;
+
+	for (unsigned slot = 0; slot < 16; slot++) {
+		least = of_slot[slot] < least ? of_slot[slot] : least;
+		most = of_slot[slot] > most ? of_slot[slot] : most;
+	}
+	ok(all > 3800 && all < 4200, "one in sixteen is followed (%u of 64,000)", all);
+	ok(least > 185 && most < 315, "of each place in a program's loop (%u to %u)", least, most);
 }
 
 static void test_modes(void)
 {
 	begin_as(CONFIG_NET_OFF, 7);
 	ok(!net_events(&net) && !net.ops && !send_to(1), "off takes nothing, not even memory");
-	ok(!net_round(&net, clock_now), "nor a round");
+	ok(!net_round(&net, clock_now, 1), "nor a round");
 	begin_as(CONFIG_NET_ON, 3);
 	ok(!net_events(&net) && !net.ops, "nor does an interface that does not tell the states");
 	begin_as(CONFIG_NET_ON, 4);
@@ -210,7 +299,7 @@ static void *rounds(void *argument)
 {
 	(void)argument;
 	while (!atomic_load(&over)) {
-		net_round(&net, clock_ticks());
+		net_round(&net, clock_ticks(), 0);
 		sched_yield();
 	}
 	return NULL;
@@ -272,6 +361,8 @@ int main(void)
 	test_an_end_that_is_not_told();
 	test_by_itself();
 	test_modes();
+	test_more_than_may_be_followed();
+	test_whose_turn_it_is();
 	test_races();
 	test_race_of_one();
 	return done_testing();
