@@ -17,6 +17,7 @@ from tests.bench import (
     figure,
     hooks,
     logs,
+    options,
     profiler,
     service,
     spank,
@@ -55,6 +56,7 @@ def measure(rounds: int) -> tuple[list[Sample], list[Figure]]:
             "service",
             "scrape",
             "profiler",
+            "options",
             "capture",
             "logs",
             "store",
@@ -75,7 +77,8 @@ def measure(rounds: int) -> tuple[list[Sample], list[Figure]]:
         figures += store.measure(folder / "store", store.JOBS if rounds >= 30 else 2000)
         figures += collection.measure(folder / "collection")
         figures += card.measure(folder / "card", card.NODES if rounds >= 30 else 8)
-        return samples, figures + profiler.measure(folder / "profiler", rounds)
+        figures += profiler.measure(folder / "profiler", rounds)
+        return samples, figures + options.measure(folder / "options", rounds)
 
 
 def main() -> int:

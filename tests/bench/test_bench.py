@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import figure
+from tests.bench import figure, options
 from tests.bench.figure import Figure
 from tests.bench.played import Both, Played, play
 from tests.bench.sample import Sample, table
@@ -128,3 +128,13 @@ def test_the_bench_measures_everything_that_has_a_limit() -> None:
     assert figures.keys() >= PROMISED
     assert all(row["verdict"] in ("ok", "OVER") for row in figures.values())
     assert not [row["what"] for row in figures.values() if row["lost"]]
+
+
+@pytest.mark.long
+def test_what_an_option_costs_is_measured_of_operations_that_are_all_known(tmp_path: Path) -> None:
+    figures = {one.what: one for one in options.measure(tmp_path, 9)}
+    assert all(one.ours and one.nothing for one in figures.values())
+    assert not any(one.lost for one in figures.values())
+    followed, whole = (one for what, one in figures.items() if what.startswith("net=on"))
+    # The proxy's calls are most of what is played; of few operations hardly any are made.
+    assert (followed.ours or 0) < (whole.ours or 0)

@@ -21,6 +21,7 @@ struct side {
 	const char *word;
 	struct player player;
 	struct player_comm comms[COMMS];
+	uint64_t over_ns[COMMS]; /* when the communicator's latest kernel ended */
 };
 
 extern struct side sides[SIDES];
@@ -63,7 +64,8 @@ void load_begin(void);
 struct player_op load_op(unsigned number, unsigned channels);
 struct player_comm *load_comm(struct side *side, unsigned number);
 
-/* The kernel's events: it ran in the second half of the operation's life. Of every fourth operation
+/* The kernel's events: it ran in the second half of the operation's life, and after the one before
+ * of its communicator: kernels of one stream do not overlap. Of every fourth operation
  * channel by channel: the first stops before the second starts. */
 void load_kernel(struct side *side, struct player_op *op, unsigned number);
 
