@@ -198,7 +198,11 @@ def _of_text(card: Card) -> Iterator[str]:
     if verdict.cost_s:
         known = verdict.cost_share is not None
         share = f" ({percent(verdict.cost_share)} of its time)" if known else ""
-        if f"It cost the job about {elapsed(verdict.cost_s)}{share}." not in text:
+        alone = f"It cost the job about {elapsed(verdict.cost_s)}{share}."
+        in_it = (
+            f"cost this job {percent(verdict.cost_share)} of its time ({elapsed(verdict.cost_s)})"
+        )
+        if alone not in text and in_it not in text:
             yield "the text does not say the verdict's cost"
     for one in card.findings:
         if " ".join(one.title.split()) not in text:

@@ -126,6 +126,9 @@ class Finding:
     cause: str = ""  # of CAUSES; empty: the rule implies it
     victims: tuple[Entity, ...] = ()
     next: str = ""  # the command to run next
+    # For model/headline.py: `who` cost the job so much: `how`. Empty: the title says it.
+    who: str = ""
+    how: str = ""
 
 
 @dataclass(frozen=True, slots=True)

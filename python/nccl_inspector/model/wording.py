@@ -172,7 +172,8 @@ def said_place(entity: Entity) -> str:
 
 def said_entity(entity: Entity) -> str:
     """Return `node n13`, `rank 15 (n02 GPU7, pid 4711)`, `gpu n13 GPU1 (0000:65:00)`."""
-    name = entity.name if entity.kind == "rank" else f"{entity.kind} {entity.name}".strip()
+    said = entity.kind in entity.name.split()  # as in `rank 15`, `rail 4`
+    name = entity.name if said else f"{entity.kind} {entity.name}".strip()
     place = said_place(entity)
     return f"{name} ({place})" if place else name
 

@@ -25,6 +25,7 @@ from nccl_inspector.model.card import (
     Card,
     Finding,
 )
+from nccl_inspector.model.headline import headline
 from nccl_inspector.model.table_columns import cut
 from nccl_inspector.model.wording import (
     clock,
@@ -43,12 +44,12 @@ from nccl_inspector.render.missing import missing_lines, source_words
 from nccl_inspector.render.network_table import network
 from nccl_inspector.render.output_limits import PAGE
 from nccl_inspector.render.text import (
+    besides_words,
     data_words,
     environment_words,
     job_words,
     node_words,
     placement_words,
-    verdict_words,
 )
 from nccl_inspector.render.timeline_text import slow_lines
 from nccl_inspector.system.printable import visible
@@ -125,7 +126,8 @@ def _view(card: Card, generated: datetime) -> dict[str, Any]:
         "status": said_status(card.verdict),
         "confidence": card.verdict.confidence,
         "look": _LOOKS.get(card.verdict.status, "info"),
-        "summary": verdict_words(card),
+        "headline": headline(card),
+        "besides": besides_words(card),
         "facts": _facts(card),
         "findings": [_finding(one) for one in worst_first(card.findings)[: PAGE.findings]],
         "findings_left": len(card.findings) - PAGE.findings,

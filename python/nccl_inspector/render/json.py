@@ -22,6 +22,7 @@ from nccl_inspector.model import card as model
 from nccl_inspector.model import card_network as networkmodel
 from nccl_inspector.model import rules
 from nccl_inspector.model.card import SCHEMA_VERSION, Card
+from nccl_inspector.model.headline import headline
 from nccl_inspector.model.kind_labels import SIZE_CLASS_MAX
 from nccl_inspector.model.operation_label import LABEL_KINDS
 from nccl_inspector.model.wording import instant
@@ -141,6 +142,7 @@ def to_json(card: Card, generated: datetime) -> str:
         "generated_at": iso(generated.timestamp()),
         "tool_version": __version__,
         "exit_code": card.exit_code,
+        "headline": headline(card),
     }
     return json.dumps(head | _members(card), allow_nan=False) + "\n"
 
@@ -214,7 +216,8 @@ def make_schema() -> dict[str, Any]:
         "title": f"Report card of nccl-inspector, version {SCHEMA_VERSION}",
         "description": " ".join((model.__doc__ or "").split()),
         **card,
-        "properties": head | card["properties"],
+        # An earlier release has no headline.
+        "properties": {**head, "headline": {"type": "string"}, **card["properties"]},
         "required": [*head, *card["required"]],
         "$defs": {one.__name__: _object_of(one) for one in _kinds(Card) if one is not Card},
     }

@@ -16,6 +16,7 @@ from nccl_inspector.model.card import (
     Card,
     Finding,
 )
+from nccl_inspector.model.headline import what_happened
 from nccl_inspector.model.rules import BY_ID
 from nccl_inspector.model.table_columns import cut
 from nccl_inspector.model.wording import (
@@ -23,7 +24,6 @@ from nccl_inspector.model.wording import (
     elapsed,
     from_to,
     number,
-    said_cost,
     said_entity,
     said_evidence,
     said_job,
@@ -152,8 +152,11 @@ def placement_words(card: Card) -> str:
     return ", ".join(word for word in (said, used) if word)
 
 
-def _head(card: Card) -> Iterator[Item]:
+def _title(card: Card) -> Iterator[Item]:
     yield paragraph("NCCL JOB REPORT  ", ", ".join(job_words(card)), Paint.TITLE)
+
+
+def _about(card: Card) -> Iterator[Item]:
     if nodes := node_words(card):
         yield paragraph("nodes  ", nodes if len(nodes) <= 300 else f"{nodes[:297]}...")
     if environment := environment_words(card):
@@ -167,17 +170,21 @@ def _head(card: Card) -> Iterator[Item]:
         yield paragraph("placement  ", placement)
 
 
-def verdict_words(card: Card) -> str:
-    """Return the verdict as one to three sentences, without the status.
+def besides_words(card: Card) -> str:
+    """Return what is said beside the headline, as a sentence; empty: nothing.
 
     Of a healthy job waiting explains nothing: ranks that meet always wait, and if the work is
     uneven the verdict says so.
     """
     verdict = card.verdict
-    parts = [verdict.summary, said_cost(verdict)]
-    if verdict.waiting_share is not None and verdict.status != HEALTHY:
-        parts.append(said_waiting(verdict.waiting_share))
-    return " ".join(part if part.endswith(".") else f"{part}." for part in parts if part)
+    if verdict.waiting_share is None or verdict.status == HEALTHY:
+        return ""
+    return f"{said_waiting(verdict.waiting_share)}."
+
+
+def verdict_words(card: Card) -> str:
+    """Return the verdict as one to three sentences, without the status."""
+    return f"{what_happened(card)} {besides_words(card)}".strip()
 
 
 def _verdict(card: Card) -> Iterator[Item]:
@@ -240,8 +247,8 @@ def render_text(
     """
     limits = EVERYTHING if everything else TERMINAL
     blocks = (
-        list(_head(card)),
-        list(_verdict(card)),
+        [*_title(card), *_verdict(card)],
+        list(_about(card)),
         list(_findings(card, limits)),
         section(tables.communicators(card, limits)),
         section(tables.transports(card, limits)),

@@ -133,4 +133,6 @@ def _below_finding(
         cost_share=share,
         cause=kind,
         next="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET srun ...",
+        who=f"slow transfers over {link}",
+        how=f"they reach {bus / could:.0%} of what is to be expected, everywhere and all the time",
     )

@@ -283,6 +283,27 @@ def _late_title(cause: Cause, view: JobView) -> str:
     return f"{who} is late {by}, in {often} of its gaps between operations"
 
 
+def _late_words(cause: Cause, view: JobView) -> tuple[str, str]:
+    """Return who is late, and how, for the card's first sentence."""
+    by = duration(cause.late_ns)
+    if cause.among is not None:
+        who, they, come = _who(cause.among, view), "they", "come"
+    else:
+        member = cause.members[0]
+        who, they, come = f"{view.names[member]} ({view.place(member)})", "it", "comes"
+    if cause.times == 1:
+        return who, f"{they} made the others wait once, for {by}"
+    if cause.times:
+        return who, f"{they} made the others wait {cause.times} times, mostly for about {by}"
+    if cause.rare:
+        often = "in one short time" if cause.once else "now and then"
+        return who, f"{they} {come} about {by} late {often}, and the others wait"
+    to = ""
+    if cause.among is None and cause.whole:  # the share of all gaps would say nothing of a time
+        to = f" to {cause.late_share:.0%} of its operations" if cause.late_share >= 0.01 else ""
+    return who, f"{they} {come} about {by} late{to}, and the others wait"
+
+
 def _action(cause: Cause, kind: str, *, own_doing: bool) -> str:
     if own_doing:
         return _SAVES_ACTION
@@ -301,6 +322,7 @@ def _late_finding(
     cause: Cause, judged: Judged, view: JobView, slow: SlowHardware
 ) -> tuple[Finding, list[Straggler]]:
     share, seconds = _cost(cause, view)
+    who, how = _late_words(cause, view)
     member = cause.members[0]
     kind, calls = _kind(cause, judged, view, slow)
     node = view.processes[member][0]
@@ -368,6 +390,8 @@ def _late_finding(
             host=kind != GPU,
             gpu=kind != HOST,
         ),
+        who=who,
+        how=how,
     )
     rows = [
         _straggler(cause, one, view, finding, kind, calls, seconds / len(cause.members))
@@ -517,8 +541,20 @@ def _transfer_finding(cause: Cause, view: JobView) -> tuple[str, Finding]:
         cause=kind,
         victims=tuple(Entity("rank", view.names[one]) for one in cause.members),
         next=look,
+        who=f"slow transfers {words}",
+        how=f"they take {cause.ratio:.2f} times as long as {than}{often}",
     )
     return kind, finding
+
+
+def _outside_words(cause: Cause) -> tuple[str, str]:
+    """Return what happened outside communication, for the card's first sentence."""
+    if cause.times:
+        return "stops outside communication", f"no rank was in an operation, {_how_often(cause)}"
+    how = f"all ranks take {cause.ratio:.2f} times as long between operations"
+    if cause.still:
+        how = "no rank is in an operation"
+    return "a slow time outside communication", how
 
 
 def _outside_title(cause: Cause) -> str:
@@ -570,6 +606,7 @@ def _late_meanwhile(cause: Cause, every: Sequence[Cause], view: JobView) -> str:
 
 def _outside_finding(cause: Cause, judged: Judged, view: JobView) -> Finding:
     share, seconds = _cost(cause, view)
+    outside, how = _outside_words(cause)
     own = _own_doing(cause, judged)
     late = _late_meanwhile(cause, judged.causes, view)
     who = (
@@ -596,6 +633,8 @@ def _outside_finding(cause: Cause, judged: Judged, view: JobView) -> Finding:
         cost_share=share,
         cause=card.OUTSIDE,
         next="nccl-inspector nodes --last 500",
+        who=outside,
+        how=how,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nccl_inspector.analysis.kinds import KindRow, kinds_of, local_scores
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.model.card import CRITICAL, INFO, WARNING, Card
+from nccl_inspector.model.headline import headline
 from nccl_inspector.model.hostlist import expand
 from nccl_inspector.model.transport import MIXED, NET, NVLINK
 
@@ -143,7 +144,7 @@ def _job(card: Card, num_nodes: int) -> JobRow:
         num_nodes=job.num_nodes if job.num_nodes is not None else num_nodes or None,
         nodelist=",".join(filter(None, _nodelists(card))), ranks=card.data_quality.ranks_seen,
         status=verdict.status, cause=verdict.cause, confidence=verdict.confidence,
-        summary=verdict.summary, criticals=severities.count(CRITICAL),
+        summary=headline(card), criticals=severities.count(CRITICAL),
         warnings=severities.count(WARNING), infos=severities.count(INFO),
         cost_s=verdict.cost_s, cost_share=verdict.cost_share,
         mixed_gbs=_gbs(card, MIXED), net_gbs=_gbs(card, NET), nvlink_gbs=_gbs(card, NVLINK),

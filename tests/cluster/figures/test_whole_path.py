@@ -138,7 +138,7 @@ def test_the_report_names_the_planted_rank_with_its_node_and_gpu(watched_job: Wa
     text = " ".join(watched_job.text.split())
     verdict = text.partition("VERDICT DEGRADED (straggler), ")[2]
     assert verdict, watched_job.text
-    assert verdict.partition(": ")[2].startswith(f"rank {SLOW_RANK} ({node} {gpu}) is late by ")
+    assert verdict.partition(": ")[2].startswith(f"rank {SLOW_RANK} ({node} {gpu}) cost this job ")
     # On an idle machine the job loses three quarters of its time: critical. On one that is so busy
     # that all ranks are slow, the same 50 ms are a smaller share.
     assert watched_job.exit_code in (EXIT_WARNING, EXIT_CRITICAL)

@@ -106,8 +106,9 @@ def test_text_page_and_json_say_the_same_sentence(tmp_path: Path) -> None:
     said = f"the program raised an exception: {TEXT} (rank 3)"
     assert card.verdict.summary.endswith(f"; the job wrote: {said}")
     page = render_html(card, NOW)
-    for form in (render_text(card), page, to_json(card, NOW)):
-        assert " ".join(form.split()).count(said) == 2, "in the verdict and in its finding"
+    for form, times in ((render_text(card), 2), (page, 2), (to_json(card, NOW), 3)):
+        found = " ".join(form.split()).count(said)
+        assert found == times, "in the verdict and in its finding, and in JSON's headline"
 
 
 def test_the_last_traceback_of_the_first_that_raised_counts(tmp_path: Path) -> None:
