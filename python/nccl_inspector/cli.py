@@ -74,6 +74,10 @@ GROUPS = {
             "Explain the AdminComment of a job, given as job ID, as text, or on standard "
             "input (-).",
         ),
+        "trace": (
+            "trace",
+            "Write the exact records of a job's ranks as a trace for Perfetto or Chrome.",
+        ),
         "top": (
             "top",
             "Show what this node's jobs do now, the worst first; with JOB_ID also the job's ranks.",

@@ -300,7 +300,8 @@ def _late_words(cause: Cause, view: JobView) -> tuple[str, str]:
         return who, f"{they} {come} about {by} late {often}, and the others wait"
     to = ""
     if cause.among is None and cause.whole:  # the share of all gaps would say nothing of a time
-        to = f" to {cause.late_share:.0%} of its operations" if cause.late_share >= 0.01 else ""
+        often = "each" if cause.late_share >= 0.995 else f"{cause.late_share:.0%}"
+        to = f" to {often} of its operations" if cause.late_share >= 0.01 else ""
     return who, f"{they} {come} about {by} late{to}, and the others wait"
 
 
