@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nccl-inspector run`: any job measured by its user, without root, hooks or agent."""
 
+import json
 import os
 import shlex
 import signal
@@ -60,10 +61,15 @@ def ran(cwd: Path, *words: str, **environ: str) -> tuple[int, str, str]:
 def test_a_job_that_its_user_measures_has_its_report(tmp_path: Path) -> None:
     (tmp_path / "launch.sh").write_text(LAUNCHER)
     code, out, err = ran(
-        tmp_path, "--profiler", str(PROFILER), "--", "sh", "launch.sh", "--rendezvous", "meet",
-        "--steps", "8", "--ops", "allreduce", "--sizes", "64K", "--comms", "world",
+        tmp_path, "--profiler", str(PROFILER), "--html", "page.html", "--json", "card.json",
+        "--output", "no/report", "--", "sh", "launch.sh", "--rendezvous", "meet", "--steps", "8",
+        "--ops", "allreduce", "--sizes", "64K", "--comms", "world",
     )  # fmt: skip
     assert code == 0, err
+    assert "nccl-inspector: no/report: No such file or directory" in err
+    assert "nccl-inspector: the report is in page.html, card.json" in err
+    assert json.loads((tmp_path / "card.json").read_text())["job"]["job_id"] == 4711
+    assert "<h1>" in (tmp_path / "page.html").read_text()
     assert "NCCL JOB REPORT" not in out, "the command's own output stays its own"
     assert "job 4711" in err
     assert "VERDICT" in err
