@@ -45,7 +45,10 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs to find; empty or None means any. `since_s`: jobs that ended then or later."""
+    """Which jobs to find; empty or None means any.
+
+    `since_s` and `until_s`: jobs that ended from then on, and before.
+    """
 
     user: str = ""
     partition: str = ""
@@ -53,6 +56,8 @@ class JobFilter:
     since_s: float | None = None
     limit: int = 50
     cluster: str = ""
+    until_s: float | None = None
+    job_ids: tuple[int, ...] = ()
 
 
 def _has_verdict(words: str) -> Any:
@@ -74,6 +79,10 @@ def find_jobs(index: Connection, wanted: JobFilter) -> list[JobRow]:
         query = query.where(_has_verdict(wanted.verdict))
     if wanted.since_s is not None:
         query = query.where(JOBS.c.end_s >= wanted.since_s)
+    if wanted.until_s is not None:
+        query = query.where(JOBS.c.end_s < wanted.until_s)
+    if wanted.job_ids:
+        query = query.where(JOBS.c.job_id.in_(wanted.job_ids))
     query = query.order_by(JOBS.c.end_s.desc(), JOBS.c.key.desc()).limit(wanted.limit)
     return [JobRow(*row) for row in index.execute(query)]
 

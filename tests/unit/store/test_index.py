@@ -42,6 +42,8 @@ def test_a_card_is_found_by_user_partition_verdict_and_time(index_place: IndexPl
     assert ids(index_place, JobFilter(verdict="degraded")) == [3]
     assert ids(index_place, JobFilter(verdict="straggler")) == [3]
     assert ids(index_place, JobFilter(since_s=200.0)) == [2, 3]
+    assert ids(index_place, JobFilter(until_s=200.0)) == [1]
+    assert ids(index_place, JobFilter(job_ids=(1, 3))) == [3, 1]
     assert ids(index_place, JobFilter(limit=1)) == [2]
 
 
