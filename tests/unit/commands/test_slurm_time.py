@@ -33,7 +33,9 @@ def test_a_time_is_read_as_sacct_reads_it(text: str, meant: datetime) -> None:
     assert read_time(text, NOW.timestamp()) == meant.timestamp()
 
 
-@pytest.mark.parametrize("text", ["soon", "12", "now+1day", "2026-13-01", "25:00", "-1d", "\u0661h"])
+@pytest.mark.parametrize(
+    "text", ["soon", "12", "now+1day", "2026-13-01", "25:00", "-1d", "\u0661h"]
+)
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a time"):
         read_time(text, NOW.timestamp())
