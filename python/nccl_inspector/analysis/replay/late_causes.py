@@ -8,7 +8,7 @@ late at any place. So neither hardware nor host is at fault, however many ranks 
 all groups are late.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +30,10 @@ from nccl_inspector.analysis.replay.records import Records
 from nccl_inspector.analysis.replay.what_if import Replay, WhatIf
 from nccl_inspector.model.process import FUNCS, PEER_NONE
 
+# Of one that holds up its company: it costs so many times as much as each of them, and so many of
+# them are accused.
+_HELD_TIMES = 3.0
+_HELD_SHARE = 0.5
 _ERRORS = 4.0  # standard errors that a cost must be above 0
 _CHANCE_MAX = 1e-4  # chance that the long delays are always the same process's
 _SPREADS = 5.0  # in units of the spread of the other processes' costs
@@ -107,6 +111,43 @@ def _victims(records: Records, culprit: tuple[int, ...]) -> tuple[int, ...]:
     return ()
 
 
+def without_held_up(
+    causes: Sequence[Cause], cost_of: Callable[[tuple[int, ...]], float]
+) -> list[Cause]:
+    """Return the causes without processes that are late only because a far later one is.
+
+    Most of those that work closely with it are accused, too, each of much less. That they all have
+    a fault of their own is improbable; they wait for it in something that has no record. If they
+    cost nothing by themselves (`cost_of`, the share that is saved if some processes keep their
+    peers' pace), what they cost is the later one's. Who is accused is said to be late because of
+    nobody.
+    """
+    kept = sorted(causes, key=lambda one: -one.cost_share)
+    for one in list(kept):
+        company = set(one.victims)
+        held = [
+            other for other in kept
+            if other is not one and set(other.members) <= company
+            and other.cost_share * _HELD_TIMES <= one.cost_share
+        ]  # fmt: skip
+        members = tuple(sorted({member for other in held for member in other.members}))
+        if one not in kept or not members or len(members) < _HELD_SHARE * len(company):
+            continue
+        if cost_of(members) >= TOLD_MIN:
+            continue
+        more = max(cost_of((*one.members, *members)) / one.cost_share, 1.0)
+        kept = [other for other in kept if other not in held]
+        kept[kept.index(one)] = replace(
+            one, cost_share=min(one.cost_share * more, 1.0), saved_s=one.saved_s * more
+        )
+    accused = {member for one in kept for member in one.members}
+    return [
+        replace(one, victims=tuple(sorted(set(one.victims) - accused)))
+        if accused & set(one.victims) else one
+        for one in kept
+    ]  # fmt: skip
+
+
 def _felt_later(replay: Replay, guilty: tuple[int, ...]) -> float:
     gap = replay.to_peers_pace(guilty)
     first_half = np.where(replay.in_first_half(), gap, 0.0)
@@ -168,6 +209,9 @@ def late_causes(
                 part=int(np.sum(parts == replay.part[one.members[0]])) if np.ptp(parts) else 0,
             )
         )
+    causes = without_held_up(
+        causes, lambda members: total_share(replay.ask([WhatIf(members)]), 1) * factor
+    )
     told = sum(_net(one) for one in proved)
     rest = max(sum(map(_net, dismissed)), found.imbalance_share - told, 0.0)
     return causes, replace(found, dismissed_share=rest)
