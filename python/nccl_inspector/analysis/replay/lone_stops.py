@@ -27,7 +27,10 @@ from nccl_inspector.summary.unpacked_samples import UnionColumns
 # Quantile over the processes of what all have in common. If a node of two stands still, half of the
 # processes do.
 _COMMON = 0.25
-_LEAST = 0.02  # share of a window from which on being late in it may be a stop
+# Shares of a window from which on being late in it may be a stop. Where work is uneven, everybody is
+# late by the smaller one here and there, and a stop among that is not seen as one. It is seen among
+# windows in which somebody was late by the larger one, and compared with the others' of these.
+_LEAST, _MUCH = 0.02, 0.3
 _SHORT = 0.05  # share of a window that is too short for a stop
 _ALIKE = 0.1  # share of a window within which the middle half of the usual ones is
 # Stops are told if they are this many times as long as the longest of the others: those of random
@@ -120,7 +123,10 @@ def find_lone_stops(
         mine = np.flatnonzero((of_part == part) & np.isfinite(outside).all(axis=1))
         if len(mine) > 1:
             names = [nodes[one] for one in who[mine].tolist()]
-            found += _of_part(windows, within, outside[mine], inside[mine], who[mine], names)
+            for least in (_LEAST, _MUCH):
+                found += _of_part(
+                    windows, within, outside[mine], inside[mine], who[mine], names, least
+                )
     return _once_each(sorted(found, key=lambda one: -one.lost_s))
 
 
@@ -209,11 +215,13 @@ def _of_part(
     inside: Floats,
     who: Ints,
     nodes: Sequence[str],
+    least: float,
 ) -> list[LoneStops]:
     common = np.quantile(outside, _COMMON, axis=0, method="lower")
     of_rows = partial(
-        _Candidate, outside=outside, common=common, within=within, window_s=windows.window_s
-    )
+        _Candidate, outside=outside, common=common, within=within, window_s=windows.window_s,
+        least_s=least * windows.window_s,
+    )  # fmt: skip
     singles = _Sort([of_rows([row]) for row in range(len(who))])
     by_node: dict[str, list[int]] = defaultdict(list)
     for row, node in enumerate(nodes):
@@ -267,7 +275,7 @@ class _Candidate:
 
     def __init__(
         self, rows: list[int], outside: Floats, common: Floats, within: tuple[int, int],
-        window_s: int,
+        window_s: int, least_s: float,
     ) -> None:  # fmt: skip
         first, last = within
         self.rows = rows
@@ -281,7 +289,7 @@ class _Candidate:
         self.windows = len(late)
         # What is spread thinly is no stop to be told, but others have it, too: it is how long
         # somebody may be late in a row by chance.
-        times = _times(late, own, window_s)
+        times = _times(late, own, window_s, least_s)
         times = times.of(times.length_s >= _SHORT * window_s)
         self.lengths = times.length_s
         self.stops = times.of(times.dense(window_s))
@@ -340,7 +348,7 @@ def _told(windows: UnionWindows, one: _Candidate, sort: _Sort, inside: Floats) -
     return tuple(found)
 
 
-def _times(late: Floats, own: Floats, window_s: int) -> _Times:
+def _times(late: Floats, own: Floats, window_s: int, least_s: float) -> _Times:
     """Return when somebody was late, in order.
 
     An operation that began in the window before counts in the window in which it ended, so the
@@ -348,7 +356,7 @@ def _times(late: Floats, own: Floats, window_s: int) -> _Times:
     operations, `own`: than usual. The smaller one counts, because while the others wait in an
     operation some go on with work that they would otherwise do outside.
     """
-    at = np.flatnonzero(late >= _LEAST * window_s)
+    at = np.flatnonzero(late >= least_s)
     sums = np.cumsum([np.append(0.0, late), np.append(0.0, own)], axis=1)
     whole, parts = _in_a_row(at, 2, sums), _in_a_row(at, 1, sums)
     of_whole = np.searchsorted(whole.first, parts.first, side="right") - 1
