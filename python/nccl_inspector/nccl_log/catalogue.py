@@ -22,6 +22,7 @@ _WARN = "warn"
 # How a rule is known whose text is not looked for.
 _WITHOUT_FORM = frozenset({"compared", "level", "launcher", "python"})
 _DIGITS = b"0123456789"
+_HIP, _CUDA = b"HIP failure", b"Cuda failure"  # as RCCL writes it, and NCCL
 _SHAPES_MAX = 4096
 _VERSIONS_MAX = 64
 _SHAPED_BYTES = 400
@@ -176,6 +177,8 @@ class Matcher:
         `site`: file:line of NCCL's source that the line came from.
         """
         text = b"DIAG " + message if level is Level.DIAG else message
+        if level is Level.WARN and _HIP in message:
+            text = message.replace(_HIP, _CUDA)
         key = text.translate(None, _DIGITS), level, version, site
         near = self._near.get(key)
         if near is None:

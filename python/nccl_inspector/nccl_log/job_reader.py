@@ -54,7 +54,14 @@ _ABOUT: Final = {
         "task {}",
     ),
     "ray-worker-died": (re.compile(rb"Worker PID: (\d{1,10})"), "pid {}"),
-    "launch-failed": (re.compile(rb" failed on node (\S{1,256}):"), "node {}"),
+    "launch-failed": (
+        re.compile(rb"(?: failed on node |connect to host )(\S{1,256}?)(?::| port )"),
+        "node {}",
+    ),
+    "amd-gpu-hung": (re.compile(rb"Exception by GPU (node-\d{1,4}) "), "GPU {}"),
+    "mpi-aborted": (re.compile(rb"invoked on rank (\d{1,7})"), "rank {}"),
+    "horovod-stalled": (re.compile(rb"missing ranks: (\d[\d, ]{0,400})"), "rank {}"),
+    "task-killed": (re.compile(rb"exitcode=-?\d{1,3}\. pid=(\d{1,10})"), "pid {}"),
     "mpi-failed": (re.compile(rb"\(rank (\d{1,7}) in comm"), "rank {}"),
 }
 # Rules of lines that never are about their writer, and whom they are about if they do not say.
@@ -62,6 +69,8 @@ _OF_OTHERS: Final = {
     "ray-node-lost": "a node that is not named",
     "ray-worker-died": "a worker that is not named",
     "gpu-xid": "a GPU that is not named",
+    "horovod-stalled": "ranks that are not named",
+    "mpi-daemon-lost": "a node that is not named",
 }
 _CRASHES: Final = frozenset({"process-crashed", "process-bus-error"})
 _MISMATCHED = re.compile(rb"Rank (\d{1,7}) is running (?:inconsistent )?collective")
@@ -167,6 +176,8 @@ class JobReader:
         rule = self._matcher.find(level, found.text, ())
         if rule is None and not found.is_exception:
             return
+        if rule is not None and found.is_ended:
+            rule = self._matcher.rule("task-ended")
         number = self._process(told, found.head)
         if number < 0:
             return

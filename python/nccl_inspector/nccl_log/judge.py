@@ -23,15 +23,15 @@ _TIES_SHOWN = 4
 # Ends of processes from which what peers write of each other follows.
 _DEATHS = frozenset(
     {
-        "oom-killed", "slurm-node-failed", "task-killed", "python-exception", "ray-worker-died",
-        "data-worker-killed",
+        "oom-killed", "slurm-node-failed", "task-killed", "python-exception", "cpp-exception",
+        "ray-worker-died", "data-worker-killed",
     }
 )  # fmt: skip
 # Such ends that are written when they happen.
 _DEATHS_AT_ONCE = frozenset(
     {
-        "process-crashed", "process-bus-error", "amd-gpu-fault", "ray-node-lost", "job-preempted",
-        "job-requeued",
+        "process-crashed", "process-bus-error", "amd-gpu-fault", "amd-gpu-hung", "ray-node-lost",
+        "job-preempted", "job-requeued",
     }
 )  # fmt: skip
 # What somebody notices of an error before it: an exception that comes later is not the first.
@@ -46,6 +46,7 @@ _KILLED: Final = "task-killed"
 # The signals of a crash, as launchers tell them.
 _CRASHED = re.compile(
     rb"signal (?:4|7|8|11)\b|code = -(?:4|7|8|11)\b| fault|Bus error|Illegal|Floating"
+    rb"|SIG(?:SEGV|BUS|ILL|FPE)\b|exitcode=(?:-(?:4|7|8|11)|13[256]|139)\b"
 )
 # How Slurm ends a job that may have hung before.
 _ENDS_BY_SLURM = frozenset({"time-limit", "job-preempted", "job-requeued"})
@@ -55,11 +56,16 @@ _UNKNOWN = frozenset({"warning", "torch-error"})
 _OWN_FAILURES = frozenset({1, 2, 4, 5})
 # Errors of a transfer that a link which is down brings about.
 _OF_LINKS = frozenset({"ib-retry-exceeded", "ib-flushed", "ib-completion-error"})
-_OF_PROGRAMS = frozenset({"python-exception", "program-gpu-memory", "program-cuda-error"})
+_EXCEPTIONS = frozenset({"python-exception", "cpp-exception"})
+_OF_PROGRAMS = _EXCEPTIONS | {"program-gpu-memory", "program-cuda-error"}
 _PORT_ERROR = b"port error"
 _ADDRESSES_CHANGED: Final = "ib-addresses-changed"
 _PORT_BEFORE_S = 300.0
 _PORT_BEFORE_BYTES = 16 << 10
+_ONLY_FOLLOWED: Final = (
+    "not known: something failed, and what is recognized here only followed from it; look at the "
+    "lines before, and at the logs of other ranks"
+)
 _ROLES = (Role.ERROR, Role.SYMPTOM, Role.SETTING, Role.CONSEQUENCE)
 
 
@@ -153,6 +159,8 @@ class LogReport:
 
         An exception that came after somebody had noticed an error is not counted.
         """
+        if self.only_consequences:
+            return _ONLY_FOLLOWED
         critical = [one.rule for one in self.findings if one.severity is CRITICAL]
         failed = {one.role for one in critical} & {Role.ERROR, Role.SYMPTOM}
         if self.first is not None or not failed:
@@ -162,7 +170,7 @@ class LogReport:
             for one in critical
         ):
             return "not known: no times tell which of the errors was before the others"
-        return "not told in this log: what is here waited for something, or followed from it"
+        return "not known: what is recognized here waited for something, or followed from it"
 
 
 def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> LogReport:
@@ -342,9 +350,9 @@ def _is_after_notice(log: Log, error: _Event) -> bool:
     rule = error.hits.rule.id
     if rule not in _OF_PROGRAMS | _ENDS_BY_SLURM:
         return False
-    is_nameless = rule == "python-exception" and not _is_named(log.processes[error.writer])
+    is_nameless = rule in _EXCEPTIONS and not _is_named(log.processes[error.writer])
     of_anybody = is_nameless or rule in _ENDS_BY_SLURM
-    noticed = _NOTICED if rule == "python-exception" else {_WAITED}
+    noticed = _NOTICED if rule in _EXCEPTIONS else {_WAITED}
     return any(
         _is_before(log, first, error)
         for hits in log.hits.values()

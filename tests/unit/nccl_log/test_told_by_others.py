@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tells of a death only in passing, and what is no error of its own, in all its forms."""
+
+import pytest
+
+from nccl_inspector.nccl_log.judge import LogReport
+from nccl_inspector.render.log_text import exit_code, render_log
+from tests.unit.nccl_log.made_logs import findings, judged
+
+STEP = "step 1 loss 2.5\n"
+SOCKET = (
+    "n1:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: "
+    "Connection closed by remote peer n2<4>\n"
+)
+
+
+def _text(found: LogReport) -> str:
+    return " ".join(render_log(found, 100, everything=False, colour=False).split())
+
+
+def _first(found: LogReport) -> tuple[str, str] | None:
+    return None if found.first is None else (found.first.rule.id, found.first.who)
+
+
+@pytest.mark.parametrize(
+    ("line", "who"),
+    [
+        ("Killed", "a process that is not named"),
+        ("3: Killed", "task 3"),
+        ("/job/slurm_script: line 12:  4711 Killed                  python train.py",
+         "a process that is not named"),
+        ("command terminated with exit code 137", "a process that is not named"),
+        ("worker-1 exited with code 137", "a process that is not named"),
+        ("subprocess.CalledProcessError: Command '['python', '--local_rank=3']' died with "
+         "<Signals.SIGSEGV: 11>.", "a process that is not named"),
+        ("[2026-11-25 10:11:12] Child process unexpectedly failed with exitcode=-9. pid=1926",
+         "pid 1926"),
+        ("[2026-11-25 10:11:12] Child process unexpectedly failed with exitcode=139. pid=1926",
+         "pid 1926"),
+    ],
+)  # fmt: skip
+def test_a_shell_or_a_launcher_tells_in_a_word_that_a_process_was_killed(
+    line: str, who: str
+) -> None:
+    found = judged(f"{STEP}{line}\n")
+    assert _first(found) == ("task-killed", who)
+    assert exit_code(found) == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Killed 3 stale processes",
+        "Killed: 0",
+        "The job Killed  nothing",
+        "command terminated with exit code 0",
+        "exit code 137 would be SIGKILL",
+        "Child process ended with exitcode=0. pid=1926",
+    ],
+)
+def test_a_word_in_a_sentence_tells_of_no_kill(line: str) -> None:
+    assert not findings(judged(f"{STEP}{SOCKET}{line}\n"))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-25T10:11:12 DUE TO TIME LIMIT ***",
+        "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-25T10:11:12 ***",
+        "W1125 10:11:12.120000 12 torch/distributed/elastic/multiprocessing/api.py:897] Sending "
+        "process 13 closing signal SIGTERM",
+        "[2026-11-25 10:11:12,500] [INFO] [launch.py:314:sigkill_handler] Killing subprocess 13",
+    ],
+)
+def test_what_a_launcher_kills_in_the_end_was_not_killed_before(before: str) -> None:
+    found = judged(f"{STEP}{before}\nKilled\n")
+    assert "task-killed" not in findings(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(APIServer pid=1) ERROR 10-27 02:14:51 [core_client.py:564] Engine core proc "
+        "EngineCore_DP0 died unexpectedly, shutting down client.",
+        "ERROR 10-27 02:14:51 [multiproc_executor.py:230] Worker proc VllmWorker-1 died "
+        "unexpectedly, shutting down executor.",
+        "[2026-11-25 10:11:12] Child process unexpectedly failed with exitcode=134. pid=1926",
+        "subprocess.CalledProcessError: Command '['python', 'a.py']' returned non-zero exit "
+        "status 1.",
+    ],
+)
+def test_who_tells_that_another_process_ended_is_not_what_failed(line: str) -> None:
+    found = judged(f"{STEP}{line}\n")
+    assert found.first is None
+    text = _text(found)
+    assert "CAUSE not known: something failed" in text
+    assert line[-20:] in text  # it is all there is, so it is shown
+
+
+def test_that_something_failed_is_said_beside_settings() -> None:
+    init = "NCCL INFO ncclCommInitRank comm 0x{0} rank {0} nranks 2 cudaDev 0 busId 1 commId 0x7 - "
+    text = "".join(
+        f"n{at}:1:2 [0] NCCL INFO Using network Socket\nn{at}:1:2 [0] {init.format(at)}Init "
+        "COMPLETE\n"
+        for at in range(2)
+    )
+    found = judged(text + SOCKET)
+    assert list(findings(found)) == ["network-fallback"]
+    assert "CAUSE not known: something failed" in _text(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("std::bad_alloc", "cpp-exception"),
+        ("[TensorRT-LLM][ERROR] Assertion failed: Failed: MPI error a.cpp:211 '6'",
+         "cpp-exception"),
+        ("  what():    what():  basic_string::_M_create", "cpp-exception"),
+        ("CUDA error: an illegal memory access was encountered", "program-cuda-error"),
+        ("NCCL Error 5: invalid usage", "nccl-exception"),
+        ("[PG 3 Rank 5] Process group watchdog thread terminated with exception: [Rank 5] Watchdog "
+         "caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1, "
+         "NumelOut=1, Timeout(ms)=60000) ran for 60020 milliseconds before timing out.",
+         "watchdog-timeout"),
+    ],
+)  # fmt: skip
+def test_the_text_of_an_exception_of_c_plus_plus_says_what_failed(text: str, rule: str) -> None:
+    begin = "terminate called after throwing an instance of 'std::runtime_error'\n"
+    assert list(findings(judged(f"{begin}  what():  {text}\n"))) == [rule]
+
+
+def test_an_exception_of_c_plus_plus_after_its_rank_gave_up_waiting_is_not_the_first() -> None:
+    waited = (
+        "[rank3]:[E ProcessGroupNCCL.cpp:563] [Rank 3] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) "
+        "ran for 600027 milliseconds before timing out.\n"
+    )
+    found = judged(f"{waited}terminate called after\n  what():  the communicator is gone\n")
+    assert found.first is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for "
+        "key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:30:00)",
+        "RuntimeError: connect() timed out. Original timeout was 60000 ms.",
+    ],
+)
+def test_a_rank_that_met_nobody_is_no_program_with_an_error(text: str) -> None:
+    trace = 'Traceback (most recent call last):\n  File "/opt/torch/a.py", line 7, in f\n    f()\n'
+    found = judged(f"{trace}{text}\n")
+    assert list(findings(found)) == ["store-timeout"]
+    assert found.first is None
+
+
+_DUMP = (
+    "[rank1]:[E602 11:17:52.557891708 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) "
+    "Rank 1] Received a dump signal due to a collective timeout from {} and we will try our best "
+    "to dump the debug info. Last enqueued NCCL work: 6, last completed NCCL work: 6.\n"
+)
+
+
+def test_a_dump_for_a_timeout_of_the_rank_itself_is_not_one_of_another() -> None:
+    assert findings(judged(_DUMP.format("this local rank"))) == {"watchdog-failed": "rank 1"}
+    assert findings(judged(_DUMP.format(" rank 5"))) == {"timeout-of-another": "rank 1"}
+
+
+@pytest.mark.parametrize("width", [60, 90, 115, 117, 150])
+def test_a_line_of_pytorch_that_a_terminal_broke_is_read_whole(width: int) -> None:
+    line = (
+        "[rank6]:[E429 13:55:49.384372190 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID "
+        "0(default_pg) Rank 6] ProcessGroupNCCL's watchdog got stuck for 480 seconds without "
+        "making progress in monitoring enqueued collectives."
+    )
+    head = line.index("] [PG") + 2  # what is before it is in one line
+    rest = line[head:]
+    parts = [line[:head] + rest[: width - 40]]
+    parts += [rest[at : at + width] for at in range(width - 40, len(rest), width)]
+    other = "[rank7]:[I429 13:55:49.384372190 ProcessGroupNCCL.cpp:1743] [Rank 7] all is well\n"
+    found = judged("\n".join(parts) + "\n" + other)
+    assert findings(found) == {"watchdog-stuck": "rank 6"}
+
+
+def test_a_line_of_pytorch_takes_no_words_of_the_next_one() -> None:
+    odd = "[rank6]:[E429 13:55:49.3 ProcessGroupNCCL.cpp:1743] [Rank 6] an odd thing\n"
+    stuck = odd.replace("6", "7").replace("an odd thing", "watchdog got stuck for 9 s")
+    found = judged(odd + stuck)
+    assert findings(found) == {"torch-error": "rank 6", "watchdog-stuck": "rank 7"}
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "who"),
+    [
+        ("HW Exception by GPU node-9 (Agent handle: 0x6) reason :GPU Hang", "amd-gpu-hung",
+         "GPU node-9"),
+        ("ssh: connect to host 10.1.0.9 port 22: Connection refused", "launch-failed",
+         "node 10.1.0.9"),
+        ("MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD", "mpi-aborted", "rank 2"),
+        ("Stalled ops:\nHorovodBroadcast_a_0 [missing ranks: 1, 3]", "horovod-stalled",
+         "rank 1, rank 3"),
+        ("[1,0]<stderr>:[2026-11-25 10:11:12.8: W horovod/common/operations.cc:588] "
+         "HorovodBroadcast_a_0 [missing ranks: 1]", "horovod-stalled", "rank 1"),
+        ("PRTE has lost communication with a remote daemon.\n\n  HNP daemon   : [prterun-a-3@0,0] "
+         "on node a\n  Remote daemon: [prterun-a-3@0,1] on node b", "mpi-daemon-lost", "node b"),
+        ("ORTE has lost communication with a remote daemon.\n", "mpi-daemon-lost",
+         "a node that is not named"),
+    ],
+)  # fmt: skip
+def test_a_line_about_another_names_whom_it_is_about(text: str, rule: str, who: str) -> None:
+    assert findings(judged(f"{text}\n")) == {rule: who}
+
+
+def test_what_cuda_says_while_a_process_ends_is_no_error_of_cuda() -> None:
+    line = "n1:1:2 [32707] include/alloc.h:243 NCCL WARN Cuda failure 'driver shutting down'\n"
+    found = judged(line)
+    assert found.first is None
+    assert exit_code(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("HIP failure: 'invalid argument'", "cuda-refused"),
+        ("HIP failure 2 'out of memory'", "gpu-memory"),
+        ("HIP failure 'unspecified launch failure'", "cuda-failure"),
+    ],
+)
+def test_rccl_s_failures_of_hip_are_read_as_nccl_s_of_cuda(text: str, rule: str) -> None:
+    line = f"n1:1:2 [0] /b/hipify/src/enqueue.cc:102 NCCL WARN {text}\n"
+    assert list(findings(judged(line))) == [rule]
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("Connect to 10.1.0.9<36111> failed : Connection refused", "socket-refused"),
+        ("Connect to 10.1.0.9<36111> failed : No route to host", "socket-unreachable"),
+        ("Net : Call to recv from 10.1.0.9<41468> failed : Connection timed out", "socket-lost"),
+    ],
+)
+def test_an_older_nccl_s_socket_tells_who_did_not_answer_and_how(text: str, rule: str) -> None:
+    line = f"n1:1:2 [0] misc/socket.cc:503 NCCL WARN {text}\n"
+    assert list(findings(judged(line))) == [rule]
