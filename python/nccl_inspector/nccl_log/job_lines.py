@@ -170,7 +170,7 @@ def end_lines(tail: bytes) -> Iterator[JobLine]:
         known = _rare(line, end)
         is_marked = ERROR in line or any(mark.search(line) for mark in _MARKS)
         if known is None and not is_marked and (what := _WHAT.match(line, end)) is not None:
-            yield JobLine(begin, line[:end], WHAT + line[what.end() :])
+            yield _exception(begin, line, what)
         elif known is not None and not (is_marked and _is_taken(known[0], _line(begin, line))):
             text = line[known.start() :]
             whom = _actor(tail[max(0, begin - _ACTOR_BYTES) : begin], text) or _lost(
@@ -238,9 +238,9 @@ def _after(
 def _line(begin: int, line: bytes) -> JobLine | None:
     end = own_text(line)
     own = line[end:]
-    what = _WHAT.match(own)
+    what = _WHAT.match(line, end)
     if what is not None and what["torch"] is not None:
-        return JobLine(begin, line[:end], own[what.end() :], is_torch=True)
+        return _exception(begin, line, what)
     if b"Watchdog caught" in own and (watchdog := _REPEATED.search(own)) is not None:
         return JobLine(begin, line[:end], own[watchdog.start() :], is_torch=True)
     known = _KNOWN.search(own)
@@ -250,7 +250,7 @@ def _line(begin: int, line: bytes) -> JobLine | None:
                 known = _rare(own, 0)
                 break
     if what is not None and known is None:
-        return JobLine(begin, line[:end], WHAT + own[what.end() :])
+        return _exception(begin, line, what)
     exception = _EXCEPTION.search(own)
     if exception is not None and (known is None or exception.start() < known.start()):
         at = _name_at(own, exception.start())
@@ -259,6 +259,15 @@ def _line(begin: int, line: bytes) -> JobLine | None:
     if known is None:
         return None
     return JobLine(begin, line[:end], own[known.start() :])
+
+
+def _exception(begin: int, line: bytes, what: re.Match[bytes]) -> JobLine:
+    """Return the text of an exception of C++."""
+    is_torch = what["torch"] is not None
+    text = line[what.end() :]
+    return JobLine(
+        begin, line[: what.start()], text if is_torch else WHAT + text, is_torch=is_torch
+    )
 
 
 def _rare(line: bytes, begin: int) -> re.Match[bytes] | None:

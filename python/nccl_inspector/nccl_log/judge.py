@@ -43,6 +43,7 @@ _NOTICED = frozenset(
 )  # fmt: skip
 _CRASHES = frozenset({"process-crashed", "process-bus-error"})
 _KILLED: Final = "task-killed"
+_OUT_OF_MEMORY: Final = "oom-killed"
 # The signals of a crash, as launchers tell them.
 _CRASHED = re.compile(
     rb"signal (?:4|7|8|11)\b|code = -(?:4|7|8|11)\b| fault|Bus error|Illegal|Floating"
@@ -166,7 +167,7 @@ class LogReport:
         if self.first is not None or not failed:
             return ""
         if any(
-            one.role is Role.ERROR and one.id not in _OF_PROGRAMS | _ENDS_BY_SLURM
+            one.role is Role.ERROR and one.id not in _OF_PROGRAMS | _ENDS_BY_SLURM | {_KILLED}
             for one in critical
         ):
             return "not known: no times tell which of the errors was before the others"
@@ -271,10 +272,13 @@ def _candidates(log: Log) -> list[_Event]:
 
 
 def _without_twice(log: Log, errors: list[_Event]) -> list[_Event]:
-    """Return the errors with each crash once: its own line, or that of its launcher at the end.
+    """Return the errors with each death once.
 
-    The launcher tells of whom it is; its own line tells what was before it.
+    A crash by its own line, or by that of its launcher at the end: the launcher tells of whom it
+    is; its own line tells what was before it. A kill for lack of memory by the line that says so.
     """
+    if _OUT_OF_MEMORY in log.hits:
+        errors = [one for one in errors if not _is_told_by_a_shell(log, one)]
     crashes = [one for one in errors if one.hits.rule.id in _CRASHES]
     killed = log.hits.get(_KILLED)
     if not crashes or killed is None:
@@ -344,15 +348,17 @@ def _is_after_notice(log: Log, error: _Event) -> bool:
     """Tell whether a program failed after it had waited in vain, or had noticed an error.
 
     So does the exception of a writer without a name, after anybody did: it may be the program that
-    started the others. Slurm's end of a job that had waited is no first error, either. A rank that
+    started the others. So does a shell that tells of a kill: somebody may have ended what hung, or
+    had failed. Slurm's end of a job that had waited is no first error, either. A rank that
     fails while others wait for it may well be why.
     """
     rule = error.hits.rule.id
-    if rule not in _OF_PROGRAMS | _ENDS_BY_SLURM:
+    is_of_shell = _is_told_by_a_shell(log, error)
+    if rule not in _OF_PROGRAMS | _ENDS_BY_SLURM and not is_of_shell:
         return False
     is_nameless = rule in _EXCEPTIONS and not _is_named(log.processes[error.writer])
-    of_anybody = is_nameless or rule in _ENDS_BY_SLURM
-    noticed = _NOTICED if rule in _EXCEPTIONS else {_WAITED}
+    of_anybody = is_nameless or is_of_shell or rule in _ENDS_BY_SLURM
+    noticed = _NOTICED if rule in _EXCEPTIONS or is_of_shell else {_WAITED}
     return any(
         _is_before(log, first, error)
         for hits in log.hits.values()
@@ -360,6 +366,10 @@ def _is_after_notice(log: Log, error: _Event) -> bool:
         for writer, first in hits.first.items()
         if of_anybody or writer == error.writer
     )
+
+
+def _is_told_by_a_shell(log: Log, error: _Event) -> bool:
+    return error.hits.rule.id == _KILLED and not _is_named(log.processes[error.writer])
 
 
 def _is_named(one: ProcessLog) -> bool:

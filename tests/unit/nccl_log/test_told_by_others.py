@@ -242,3 +242,24 @@ def test_rccl_s_failures_of_hip_are_read_as_nccl_s_of_cuda(text: str, rule: str)
 def test_an_older_nccl_s_socket_tells_who_did_not_answer_and_how(text: str, rule: str) -> None:
     line = f"n1:1:2 [0] misc/socket.cc:503 NCCL WARN {text}\n"
     assert list(findings(judged(line))) == [rule]
+
+
+def test_a_shell_s_killed_is_the_kill_that_slurm_counted_for_lack_of_memory() -> None:
+    oom = "slurmstepd: error: Detected 1 oom_kill event in StepId=9.batch. Some of the step tasks\n"
+    found = judged(f"{STEP}/job/slurm_script: line 12:  4711 Killed         python train.py\n{oom}")
+    assert _first(found) == ("oom-killed", "the launcher")
+
+
+def test_a_shell_s_killed_after_an_error_is_not_the_first() -> None:
+    failed = "RuntimeError: NCCL error: invalid usage (run with NCCL_DEBUG=WARN for details)\n"
+    found = judged(f"{STEP}{failed}Killed\n")
+    assert found.first is None
+    assert "CAUSE not known: what is recognized here waited" in _text(found)
+
+
+def test_what_a_c_plus_plus_exception_repeats_of_the_watchdog_is_the_watchdog_s() -> None:
+    line = "  what():  [Rank 7] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, "
+    line += (
+        "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 25625607 milliseconds before timing out."
+    )
+    assert list(findings(judged(f"{line}\n"))) == ["watchdog-timeout"]
