@@ -39,6 +39,7 @@ _END_MARKS: Final = tuple(
             rb"HW Exception by ", rb"what\(\): ", rb"Killed", rb"code 137", rb"unexpectedly",
             rb"lost communication with", rb"MPI_ABORT was ", rb"not enough slots ",
             rb"connect to host ", rb"missing ranks: ", rb"Stalled ranks:",
+            rb"may be stuck",
         ),
     )
 )  # fmt: skip
@@ -62,7 +63,8 @@ _KNOWN = re.compile(
 _RARE_WORDS: Final = (
     b"NCCL async", b"Fatal error in ", b"occurred in MPI", b" was killed",
     b"oordination service", b"JAX distributed", b"libfabric:", b"srun: error: ",
-    b"slurmstepd: error: ",
+    b"slurmstepd: error: ", b"execve(): ", b"unhandled system error", b"unhandled cuda error",
+    b"invalid usage", b"internal error", b"remote process exited",
 )  # fmt: skip
 _RARE = re.compile(
     rb"NCCL async error: "
@@ -79,7 +81,10 @@ _RARE = re.compile(
     rb"(?= err|[^\n]{1,120}: Cannot allocate memory)"
     rb"|\[[\w.-]{1,64}:\d{1,10} {0,3}:\d{1,10}:\d{1,10}\] Caught signal (?:4|7|8|11) "
     rb"|\[[\w.-]{1,64}:\d{1,10}\] Signal: (?:Bus|Segm|Ille|Floa)"
-    rb"|\*\*\* SIG(?:ABRT|BUS|FPE|ILL|SEGV) received at |Fatal Python error: "
+    rb"|\*\*\* SIG(?:ABRT|BUS|FPE|ILL|SEGV)(?: \(@0x[0-9a-f]{1,16}\))? received (?:at|by) "
+    rb"|Fatal Python error: |This thread has been waiting for "
+    rb"|[Nn][Cc][Cc][Ll][^\n]{0,200}?(?:unhandled (?:system|cuda) error|invalid usage"
+    rb"|internal error|remote process exited)"
     rb"|(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception|Aborted)"
     rb"\s{1,16}\(core dumped\)(?:\s|$)|terminate called "
     rb"|Memory access fault by GPU |Xid \(PCI:"

@@ -36,6 +36,7 @@ _LAUNCHERS: Final = (
     b"exits with return code",
 )  # fmt: skip
 _CRASH = re.compile(rb"\[([\w.-]{1,64}):(\d{1,10})[ :\]]")
+_CRASH_BY = re.compile(rb" received by PID (\d{1,10})")
 # Whom a text is about, if that is not its writer.
 _ABOUT: Final = {
     "barrier-missed": (
@@ -237,6 +238,8 @@ def _about(rule_id: str, text: bytes) -> list[str]:
         return [f"rank {one.decode()}" for one in _MISMATCHED.findall(text)]
     if rule_id in _CRASHES and (crash := _CRASH.match(text)) is not None:
         return [f"pid {int(crash[2])} ({crash[1].decode()})"]
+    if rule_id in _CRASHES and (crash := _CRASH_BY.search(text)) is not None:
+        return [f"pid {int(crash[1])}"]
     pattern, words = _ABOUT.get(rule_id, (None, ""))
     match = pattern.search(text) if pattern else None
     if match is None:

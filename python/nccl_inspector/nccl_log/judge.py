@@ -49,8 +49,8 @@ _CRASHED = re.compile(
     rb"signal (?:4|7|8|11)\b|code = -(?:4|7|8|11)\b| fault|Bus error|Illegal|Floating"
     rb"|SIG(?:SEGV|BUS|ILL|FPE)\b|exitcode=(?:-(?:4|7|8|11)|13[256]|139)\b"
 )
-# How Slurm ends a job that may have hung before.
-_ENDS_BY_SLURM = frozenset({"time-limit", "job-preempted", "job-requeued"})
+# What may have come because something had hung before, and is told when it happens.
+_ENDS_AT_ONCE = frozenset({"time-limit", "job-preempted", "job-requeued", "ray-worker-died"})
 _WAITED: Final = "watchdog-timeout"
 _UNKNOWN = frozenset({"warning", "torch-error"})
 # NCCL's results that are not of another process: CUDA, system, argument, usage.
@@ -167,7 +167,7 @@ class LogReport:
         if self.first is not None or not failed:
             return ""
         if any(
-            one.role is Role.ERROR and one.id not in _OF_PROGRAMS | _ENDS_BY_SLURM | {_KILLED}
+            one.role is Role.ERROR and one.id not in _OF_PROGRAMS | _ENDS_AT_ONCE | {_KILLED}
             for one in critical
         ):
             return "not known: no times tell which of the errors was before the others"
@@ -349,15 +349,16 @@ def _is_after_notice(log: Log, error: _Event) -> bool:
 
     So does the exception of a writer without a name, after anybody did: it may be the program that
     started the others. So does a shell that tells of a kill: somebody may have ended what hung, or
-    had failed. Slurm's end of a job that had waited is no first error, either. A rank that
-    fails while others wait for it may well be why.
+    had failed. Slurm's end of a job that had waited is no first error, either, and neither is a
+    worker that Ray lost then: its own watchdog may have ended it. A rank that fails while others
+    wait for it may well be why.
     """
     rule = error.hits.rule.id
     is_of_shell = _is_told_by_a_shell(log, error)
-    if rule not in _OF_PROGRAMS | _ENDS_BY_SLURM and not is_of_shell:
+    if rule not in _OF_PROGRAMS | _ENDS_AT_ONCE and not is_of_shell:
         return False
     is_nameless = rule in _EXCEPTIONS and not _is_named(log.processes[error.writer])
-    of_anybody = is_nameless or is_of_shell or rule in _ENDS_BY_SLURM
+    of_anybody = is_nameless or is_of_shell or rule in _ENDS_AT_ONCE
     noticed = _NOTICED if rule in _EXCEPTIONS or is_of_shell else {_WAITED}
     return any(
         _is_before(log, first, error)

@@ -3,7 +3,8 @@
 
 import pytest
 
-from nccl_inspector.nccl_log.judge import LogReport
+from nccl_inspector.nccl_log.judge import LogReport, judge_log
+from nccl_inspector.nccl_log.reader import LogReader
 from nccl_inspector.render.log_text import exit_code, render_log
 from tests.unit.nccl_log.made_logs import findings, judged
 
@@ -263,3 +264,75 @@ def test_what_a_c_plus_plus_exception_repeats_of_the_watchdog_is_the_watchdog_s(
         "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 25625607 milliseconds before timing out."
     )
     assert list(findings(judged(f"{line}\n"))) == ["watchdog-timeout"]
+
+
+_WORKER = (
+    "(raylet) A worker died or was killed while executing a task by an unexpected system error. "
+    "Worker IP address: 10.1.0.18 Worker port: 4228 Worker PID: 9094 Worker exit type: X\n"
+)
+
+
+def test_a_worker_that_ray_lost_after_a_rank_gave_up_waiting_is_not_the_first() -> None:
+    waited = (
+        "(WorkerDict pid=9094, ip=10.1.0.18) [rank5]:[E808 04:11:09.12 ProcessGroupNCCL.cpp:632] "
+        "[Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8, "
+        "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600011 milliseconds "
+        "before timing out.\n"
+    )
+    assert judged(waited + _WORKER).first is None
+    assert _first(judged(_WORKER + waited)) == ("ray-worker-died", "pid 9094")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ExternalError: NCCL error(5), invalid usage. (at /paddle/ProcessGroupNCCL.cc:209)",
+        "Error: Nccl error, unhandled system error  at (/paddle/platform/nccl_helper.h:114)",
+        "F0917 19:48:12.202469 101934 nccl_util.h:30] Check failed: ncclGroupEnd() : unhandled "
+        "system error (2 vs 0)",
+        "my_app: ncclAllReduce gave 'remote process exited or there was a network error'",
+    ],
+)
+def test_whoever_writes_nccl_s_words_for_a_result_tells_that_a_call_failed(line: str) -> None:
+    found = judged(f"{STEP}{line}\n")
+    assert list(findings(found)) == ["nccl-exception"]
+    assert found.first is None
+
+
+def test_words_like_nccl_s_for_a_result_are_not_nccl_s() -> None:
+    assert not judged(f"{STEP}error: invalid usage of the option --steps\n").lines
+
+
+@pytest.mark.parametrize(
+    ("signal", "rule"),
+    [("SEGV", "process-crashed"), ("BUS", "process-bus-error")],
+)
+def test_glog_tells_which_process_crashed(signal: str, rule: str) -> None:
+    found = judged(
+        f"*** SIG{signal} (@0x50) received by PID 12833 (TID 0x7f5) from PID 80; stack\n"
+    )
+    assert _first(found) == (rule, "pid 12833")
+
+
+def test_slurmd_s_own_words_for_a_program_that_is_not_there_have_only_a_time() -> None:
+    found = judged("[2026-11-25T02:29:03.160] error: execve(): bash: No such file or directory\n")
+    assert list(findings(found)) == ["launch-failed"]
+
+
+def test_a_process_of_jax_that_waits_is_told_and_names_nobody() -> None:
+    line = (
+        "2026-11-25 17:14:59.9: E external/xla/xla/service/rendezvous.cc:38] This thread has been "
+        "waiting for `initialize clique for rank 6` for 10 seconds and may be stuck.\n"
+    )
+    assert findings(judged(line)) == {"jax-waiting": "a process that is not named"}
+
+
+def test_a_line_without_its_first_letters_is_of_nobody_where_a_block_begins() -> None:
+    """A torn line may be the first of what is read at once."""
+    reader = LogReader()
+    torn = b"CCL WARN this was torn off\n"
+    whole = b"n1:1:2 [0] a.cc:1 NCCL WARN this is of n1\n"
+    reader.read("job.out", [whole, torn + whole], 2026)
+    assert findings(judge_log(reader.log))["warning"]
+    who = {one.quote.record.message: one.who for one in judge_log(reader.log).findings if one.quote}
+    assert who[b"this was torn off"] == "a process that is not named"
