@@ -163,7 +163,7 @@ class Matcher:
 
     def __init__(self) -> None:
         self._catalogue = load_catalogue()
-        self._near: dict[tuple[bytes, Level, Version, str], list[_Form]] = {}
+        self._near: dict[tuple[bytes, Level, Version, str], tuple[bool, list[_Form]]] = {}
 
     def rule(self, name: str) -> LogRule:
         """Return the rule of this id."""
@@ -177,19 +177,22 @@ class Matcher:
         `site`: file:line of NCCL's source that the line came from.
         """
         text = b"DIAG " + message if level is Level.DIAG else message
-        if level is Level.WARN and _HIP in message:
-            text = message.replace(_HIP, _CUDA)
         key = text.translate(None, _DIGITS), level, version, site
-        near = self._near.get(key)
-        if near is None:
+        known = self._near.get(key)
+        if known is None:
             if len(self._near) >= _SHAPES_MAX:
                 self._near.clear()
-            near = self._near[key] = [
+            is_hip = level is Level.WARN and _HIP in text
+            shape = key[0].replace(_HIP, _CUDA) if is_hip else key[0]
+            near = [
                 form
                 for form in self._catalogue.forms
-                if form.shape in key[0] and form.is_from(level, site) and form.is_of(version)
+                if form.shape in shape and form.is_from(level, site) and form.is_of(version)
             ]
-        for form in near:
+            known = self._near[key] = (is_hip, near)
+        if known[0]:
+            text = text.replace(_HIP, _CUDA)
+        for form in known[1]:
             if form.fits(text):
                 return form.rule
         fallback = _BY_LEVEL.get(level)

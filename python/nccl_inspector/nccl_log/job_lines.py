@@ -36,7 +36,8 @@ _END_MARKS: Final = tuple(
             rb"Xid \(PCI:", rb"Fatal Python ", rb"\*\*\* SIG", rb"will be terminated soon",
             rb"actor is dead because ", rb"its node has died", rb"node was preempted",
             rb"Detected mismatch", rb"terminate called", rb"Cannot allocate memory",
-            rb"HW Exception by ", rb"what\(\): ", rb"Killed", rb"code 137", rb"unexpectedly",
+            rb"HW Exception by ", rb"what\(\): ", rb"\(\): ", rb"double free or ",
+            rb"corrupted size vs", rb"Killed", rb"code 137", rb"unexpectedly",
             rb"lost communication with", rb"MPI_ABORT was ", rb"not enough slots ",
             rb"connect to host ", rb"missing ranks: ", rb"Stalled ranks:",
             rb"may be stuck",
@@ -86,7 +87,7 @@ _RARE = re.compile(
     rb"|[Nn][Cc][Cc][Ll][^\n]{0,200}?(?:unhandled (?:system|cuda) error|invalid usage"
     rb"|internal error|remote process exited)"
     rb"|(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception|Aborted)"
-    rb"\s{1,16}\(core dumped\)(?:\s|$)|terminate called "
+    rb"\s{1,32}\(core dumped\)(?:\s|$)|terminate called "
     rb"|Memory access fault by GPU |Xid \(PCI:"
     rb"|The actor (?:is dead because its worker process has died|died because its node has died)"
     rb"|the actor's node was preempted"
@@ -96,6 +97,8 @@ _RARE = re.compile(
     rb"|(?:ORTE|PRTE) has lost communication with a remote daemon"
     rb"|MPI_ABORT was invoked on rank \d|There are not enough slots available"
     rb"|(?<=ssh: )connect to host \S{1,256} port \d{1,5}: |\[missing ranks: \d|Stalled ranks:"
+    rb"|(?:free|malloc|realloc|calloc|munmap_chunk|unlink_chunk)\(\): [a-z]"
+    rb"|double free or corruption|corrupted size vs"
     rb"|Killed(?:[ \t]{2,64}[^ \t\n]|\s{0,8}$)|command terminated with exit code 137"
     rb"|exited with code 137|unexpectedly failed with exitcode=-?\d"
     rb"|(?:Engine core proc|[Ww]orker proc(?:ess)?) \S{1,64} died unexpectedly"

@@ -24,7 +24,7 @@ _TIES_SHOWN = 4
 _DEATHS = frozenset(
     {
         "oom-killed", "slurm-node-failed", "task-killed", "python-exception", "cpp-exception",
-        "ray-worker-died", "data-worker-killed",
+        "ray-worker-died", "ray-memory", "data-worker-killed",
     }
 )  # fmt: skip
 # Such ends that are written when they happen.
@@ -38,7 +38,7 @@ _DEATHS_AT_ONCE = frozenset(
 _NOTICED = frozenset(
     {
         "nccl-exception", "watchdog-timeout", "watchdog-stuck", "watchdog-failed",
-        "watchdog-terminated", "store-timeout", "barrier-missed",
+        "watchdog-terminated", "store-timeout", "barrier-missed", "gloo-timeout",
     }
 )  # fmt: skip
 _CRASHES = frozenset({"process-crashed", "process-bus-error"})
@@ -50,14 +50,16 @@ _CRASHED = re.compile(
     rb"|SIG(?:SEGV|BUS|ILL|FPE)\b|exitcode=(?:-(?:4|7|8|11)|13[256]|139)\b"
 )
 # What may have come because something had hung before, and is told when it happens.
-_ENDS_AT_ONCE = frozenset({"time-limit", "job-preempted", "job-requeued", "ray-worker-died"})
+_ENDS_AT_ONCE = frozenset(
+    {"time-limit", "job-preempted", "job-requeued", "ray-worker-died", "ray-memory"}
+)
 _WAITED: Final = "watchdog-timeout"
 _UNKNOWN = frozenset({"warning", "torch-error"})
 # NCCL's results that are not of another process: CUDA, system, argument, usage.
 _OWN_FAILURES = frozenset({1, 2, 4, 5})
 # Errors of a transfer that a link which is down brings about.
 _OF_LINKS = frozenset({"ib-retry-exceeded", "ib-flushed", "ib-completion-error"})
-_EXCEPTIONS = frozenset({"python-exception", "cpp-exception"})
+_EXCEPTIONS = frozenset({"python-exception", "cpp-exception", "heap-damaged"})
 _OF_PROGRAMS = _EXCEPTIONS | {"program-gpu-memory", "program-cuda-error"}
 _PORT_ERROR = b"port error"
 _ADDRESSES_CHANGED: Final = "ib-addresses-changed"
@@ -183,6 +185,7 @@ def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> Lo
     ):
         raised.severity = None  # the program went on for a while, and failed all the same
     _silent(log)
+    _unmade(log)
     for hits in log.hits.values():
         if hits.rule.id in _OF_PROGRAMS and all(
             _is_after_notice(log, _Event(time_s, order, writer, hits, ""))
@@ -203,7 +206,7 @@ def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> Lo
         first,
         tuple(order),
         tuple(_facts(log, real)),
-        tuple(_notes(log)),
+        tuple(_notes(log, has_first=first is not None)),
     )
 
 
@@ -231,6 +234,18 @@ def _silent(log: Log) -> None:
     if codes:
         traces.rule = load_catalogue().rules["nccl-silent"]
         traces.code = codes[0] or 0
+
+
+def _unmade(log: Log) -> None:
+    """Make a buffer in shared memory that could not be made an error, if nothing says why."""
+    failed = log.hits.get("shm-failed")
+    if failed is None or any(
+        one.rule.role is Role.ERROR and one.grave is CRITICAL
+        and one.rule.id not in _OF_PROGRAMS | _ENDS_AT_ONCE | {_KILLED}
+        for one in log.hits.values()
+    ):  # fmt: skip
+        return
+    failed.rule = load_catalogue().rules["shm-unmade"]
 
 
 # The first error.
@@ -616,8 +631,12 @@ def _shape(comms: Iterable[Comm]) -> str:
     return f"{number(largest.nranks, 'rank')}{on}"
 
 
-def _notes(log: Log) -> Iterator[str]:
+def _notes(log: Log, *, has_first: bool) -> Iterator[str]:
     yield from log.notes
+    if log.unread and not has_first:
+        lines = number(log.unread_count, "line")
+        yield f"not in the catalogue: {lines} with words of an error near the end"
+        yield from log.unread
     if log.cut:
         lines = number(log.cut, "line")
         yield f"{lines} as long as NCCL up to 2.28.9 cuts them: their end is missing"

@@ -162,7 +162,7 @@ class LogReader:
             start = match.start()
             # The mark begins behind the first letter: NCCL, RCCL.
             line = rfind(b"\n", max(0, start - HEAD_BYTES_MAX), start) + 1
-            head = block[max(line, start - HEAD_BYTES_MAX) : max(line, start - 1)]
+            head = block[max(line, start - HEAD_BYTES_MAX) : start and start - 1]
             message = match[1]
             if message is None:
                 lines += 1

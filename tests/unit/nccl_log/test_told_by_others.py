@@ -336,3 +336,124 @@ def test_a_line_without_its_first_letters_is_of_nobody_where_a_block_begins() ->
     assert findings(judge_log(reader.log))["warning"]
     who = {one.quote.record.message: one.who for one in judge_log(reader.log).findings if one.quote}
     assert who[b"this was torn off"] == "a process that is not named"
+
+
+GLOO = "/b/third_party/gloo/gloo/transport/tcp/"
+UNREAD = "not in the catalogue: {} with words of an error near the end"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"RuntimeError: [{GLOO}unbound_buffer.cc:81] Timed out waiting 1800000ms for recv",
+        f"RuntimeError: [{GLOO}unbound_buffer.cc:138] Timed out waiting 60000ms for send",
+        f"RuntimeError: [{GLOO}pair.cc:534] Connection closed by peer [10.1.0.2]:4711",
+        f"RuntimeError: [{GLOO}pair.cc:598] writev [10.1.0.2]:4711: Broken pipe",
+    ],
+)
+def test_who_waits_over_gloo_or_loses_another_is_not_the_first(line: str) -> None:
+    found = judged(
+        'Traceback (most recent call last):\n  File "a.py", line 2, in step\n' + f"{line}\n"
+    )
+    assert found.first is None
+    assert "not known" in _text(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "free(): invalid pointer",
+        "*** Error in `python': free(): invalid next size (normal): 0x00007f2140c0 ***",
+        "double free or corruption (!prev)",
+        "malloc(): unaligned tcache chunk detected",
+        "munmap_chunk(): invalid pointer",
+        "corrupted size vs. prev_size",
+    ],
+)
+def test_a_damaged_heap_is_an_error_but_not_after_one_that_was_noticed(line: str) -> None:
+    found = judged(f"{STEP}{line}\nrun.sh: line 3: 4711 Aborted                 (core dumped) x\n")
+    assert found.first is not None
+    assert found.first.rule.id == "heap-damaged"
+    after = judged(f"{STEP}NCCL error in: /b/ProcessGroupNCCL.cpp:1970, internal error\n{line}\n")
+    assert after.first is None
+    assert "heap-damaged" in findings(after)
+
+
+def test_the_node_whose_memory_ran_out_is_named_by_ray() -> None:
+    found = judged(
+        "(raylet) [2026-11-25 10:00:01,1 E 88 88] (raylet) node_manager.cc:3097: 1 Workers (tasks "
+        "/ actors) killed due to memory pressure (OOM), 0 Workers crashed due to other reasons at "
+        "node (ID: 17f2, IP: 10.1.0.2) over the last time period.\n"
+        "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.\n"
+    )
+    assert _first(found) == ("ray-memory", "node 10.1.0.2")
+
+
+def test_a_buffer_that_could_not_be_made_is_the_first_if_nothing_says_why() -> None:
+    failed = (
+        "n1:1:2 [0] misc/shmutils.cc:114 NCCL WARN Error while creating shared memory segment "
+        "/dev/shm/nccl-Nz (size 9637888)\n"
+    )
+    assert _first(judged(failed)) == ("shm-unmade", "pid 1 (n1)")
+    why = (
+        "n1:1:2 [0] misc/shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-Nz to 9 "
+        "bytes, error: No space left on device (28)\n"
+    )
+    found = judged(why + failed)
+    assert _first(found) == ("shm-full", "pid 1 (n1)")
+    assert "shm-unmade" not in findings(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[1718801312.114] [t4:2201 :0]  ib_mlx5.c:1019 UCX  ERROR transport retry count exceeded",
+        "*** FATAL ERROR (proc 1): in gasnetc_ofi_init() at gasnet_ofi.c:823: fi_domain failed",
+        "RuntimeError: size mismatch, m1: [64 x 480], m2: [415 x 512]",
+        "slurmstepd: error:  mpi/pmix_v3: pmixp_coll.c:742: collective timeout seq=0",
+        "tool: error: no such option",
+    ],
+)
+def test_an_error_that_no_rule_knows_is_shown_if_there_is_no_first(line: str) -> None:
+    text = _text(judged(f"{STEP}{line}\n"))
+    assert UNREAD.format("1 line") in text
+    assert " ".join(line.split())[:60] in text
+    assert "not in the catalogue" not in _text(judged(f"{STEP}{line}\nKilled\n"))
+
+
+def test_what_is_read_is_not_shown_as_unread() -> None:
+    read = (
+        'Traceback (most recent call last):\n  File "a.py", line 2, in step\nValueError: no\n'
+        "srun: error: n1: task 3: Exited with exit code 1\n" + SOCKET
+    )
+    assert "not in the catalogue" not in _text(judged(SOCKET + read))
+    assert "not in the catalogue" not in _text(
+        judged("srun: error: n1: task 3: Exited with exit code 1\nloss error 0.25\n")
+    )
+    many = "".join(f"program: error: number {one}\n" for one in range(9))
+    text = _text(judged(many))
+    assert UNREAD.format("9 lines") in text
+    same = _text(judged("program: error: the same\n" * 4))
+    assert UNREAD.format("4 lines") in same
+    assert same.count("the same") == 1
+    whole = _text(
+        judged(
+            "ERROR 10-22 [core.py:710] Traceback (most recent call last):\n"
+            'ERROR 10-22 [core.py:710]   File "/a.py", line 264, in call\n'
+            "ERROR 10-22 [core.py:710]     raise self.error(f())\n"
+            "ERROR 10-22 [core.py:710] ended\nncclSystemError: System call\nLast error:\n"
+        )
+    )
+    assert UNREAD.format("1 line") in whole
+    assert "[core.py:710] ended" in whole
+    assert "number 2" in text
+    assert "number 3" not in text
+
+
+def test_who_is_only_told_of_a_timeout_is_not_accused() -> None:
+    found = judged(
+        "[rank5]:[E303 08:12:30.102 ProcessGroupNCCL.cpp:1554] [PG ID 0 PG GUID 0(default_pg) Rank "
+        "5] Observed flight recorder dump signal from another rank via TCPStore.\n"
+    )
+    assert "may be the one" not in _text(found)
+    assert "it waited as well, or it was busy" in _text(found)
