@@ -33,13 +33,13 @@ _UNREAD_BYTES = 16 << 10  # before the end of a file: where errors that no rule 
 _UNREAD_MAX, _UNREAD_TEXT_MAX, _TAKEN_MAX = 3, 200, 4096
 # Words of an error, in the line of any program.
 _UNREAD = re.compile(
-    rb"(?:^|[\s\[(|*])(?:(?:ERROR|FATAL)[\]):]{0,2}|(?:[Ff]atal )?[Ee]rror:|panic:)(?:\s|$)"
+    rb"(?:^|[\s\[(|*])(?:(?:ERROR|FATAL)[\]):]{0,2}|(?:[Ff]atal )?[Ee]rror ?:|panic:)(?:\s|$)"
     rb"|(?:Error|Exception): "
 )
 # The begin and the frames of a traceback; what explains a result of NCCL's.
 _UNTOLD = re.compile(
     rb"\]\s{2,64}(?:File \"|raise |return |[\w.]{1,64}(?: = |\())|\s~{0,256}\^{2}"
-    rb"|Traceback \(most|nccl[A-Z]\w{1,32}Error: |Last error:"
+    rb"|^\s{0,64}raise |Traceback \(most|nccl[A-Z]\w{1,32}Error: |Last error:"
 )
 _LAST_BYTES = 64 << 10  # before the end of a file: an exception that ended the program
 # What an error of others repeats of NCCL's: nccl-tests behind a slash, XLA in quotes.

@@ -44,6 +44,8 @@ _FAILURE = re.compile(
 )
 _MORE_FAILURE = re.compile(r"\s*\.\. \S{1,255}(?: pid \d{1,10})?: Test failure ")
 _FAILURES_MAX = 8
+# A count is written so only from 1e+06 on.
+_DEVIATION = re.compile(r"[1-9](?:\.\d{1,9})?e\+0[0-5]")
 _OUT_OF_BOUNDS = re.compile(r"# Out of bounds values\s*: ([0-9]{1,12}) ")
 _AVERAGE = re.compile(r"# Avg bus bandwidth\s*: ([0-9.e+-]{1,24})")
 _WHOLE = re.compile("[0-9]{1,18}")
@@ -158,7 +160,7 @@ def _wrong(text: str) -> int | None:
     if text == "N/A":
         return None
     value = _figure_number(text, 1e18)
-    return int(value) if value == int(value) else None
+    return int(value) if value == int(value) and not _DEVIATION.fullmatch(text) else None
 
 
 def _figure(place: str, words: Sequence[str]) -> PerfFigure:

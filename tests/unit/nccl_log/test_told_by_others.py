@@ -457,3 +457,24 @@ def test_who_is_only_told_of_a_timeout_is_not_accused() -> None:
     )
     assert "may be the one" not in _text(found)
     assert "it waited as well, or it was busy" in _text(found)
+
+
+def test_channels_of_a_plugin_are_counted_once() -> None:
+    head = "n1:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via "
+    of_plugin = judged(f"{head}NET/AWS Libfabric/4/GDRDMA\n")
+    assert [one.values for one in of_plugin.facts if one.name == "channels"] == [
+        (("NET/AWS Libfabric/GDRDMA", 1),)
+    ]
+    of_ib = judged(f"{head}NET/IB/4/GDRDMA\n{head}NET/IB/0(8)/GDRDMA/Shared\n")
+    assert [one.values for one in of_ib.facts if one.name == "channels"] == [
+        (("NET/IB/GDRDMA", 2),)
+    ]
+
+
+def test_mpich_need_not_name_the_rank_that_ended() -> None:
+    found = judged(
+        "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
+        f"=   PID 108257 RUNNING AT n1\n=   EXIT CODE: {139}\n"
+        "=   CLEANING UP REMAINING PROCESSES\n"
+    )
+    assert _first(found) == ("task-killed", "pid 108257 (n1)")

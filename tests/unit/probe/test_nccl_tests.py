@@ -131,6 +131,9 @@ def test_wrong_values_are_counted(tmp_path: Path, said: str, version: str, count
 def test_a_deviation_of_old_releases_is_no_count(tmp_path: Path) -> None:
     run = read(tmp_path, output(OLD, wrong="2e-07"))
     assert run.rows[-1].figures[-1].wrong is None
+    for text in ("1e+00", "3.5e+05"):
+        assert read(tmp_path, output(OLD, wrong=text)).rows[-1].figures[-1].wrong is None
+    assert read(tmp_path, output(NEW, wrong="1e+06")).rows[-1].figures[-1].wrong == 1_000_000
     assert run.wrong == 0
 
 
