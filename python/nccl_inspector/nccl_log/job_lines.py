@@ -57,7 +57,8 @@ _KNOWN = re.compile(
     rb"|(?:Test )?(?:CUDA|HIP|NCCL) failure |NCCL failure: |nccl[A-Z]\w{3,32} failed: "
     rb"|NCCL operation |NCCL_ERROR_"
     rb"|(?:CUDA|HIP)(?: driver)?(?: error:)? out of memory|(?:CUDA|HIP)(?: driver)? error: "
-    rb"|(?:CUDA|HIP) runtime error in "
+    rb"|(?:CUDA|HIP) runtime error in |Cuda failure \S{1,64}\.cu:\d"
+    rb"|[Nn][Cc][Cc][Ll]Error\((?:code )?nccl[A-Z]"
     rb"|RESOURCE_EXHAUSTED: |CUDA_ERROR_"
 )
 # More of them, which are looked for only in lines with one of these words.

@@ -40,6 +40,7 @@ _UNREAD = re.compile(
 _UNTOLD = re.compile(
     rb"\]\s{2,64}(?:File \"|raise |return |[\w.]{1,64}(?: = |\())|\s~{0,256}\^{2}"
     rb"|^\s{0,64}raise |Traceback \(most|nccl[A-Z]\w{1,32}Error: |Last error:"
+    rb"| exits with return code = "
 )
 _LAST_BYTES = 64 << 10  # before the end of a file: an exception that ended the program
 # What an error of others repeats of NCCL's: nccl-tests behind a slash, XLA in quotes.

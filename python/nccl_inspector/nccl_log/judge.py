@@ -62,6 +62,8 @@ _OF_LINKS = frozenset({"ib-retry-exceeded", "ib-flushed", "ib-completion-error"}
 _EXCEPTIONS = frozenset({"python-exception", "cpp-exception", "heap-damaged"})
 _OF_PROGRAMS = _EXCEPTIONS | {"program-gpu-memory", "program-cuda-error"}
 _PORT_ERROR = b"port error"
+# Where an error reaches the program, or ends the setting up.
+_OF_CALLS = re.compile(rb"(?:src/)?(?:group|init|enqueue|bootstrap)\.c[cu]:")
 _ADDRESSES_CHANGED: Final = "ib-addresses-changed"
 _PORT_BEFORE_S = 300.0
 _PORT_BEFORE_BYTES = 16 << 10
@@ -234,6 +236,12 @@ def _silent(log: Log) -> None:
     if codes:
         traces.rule = load_catalogue().rules["nccl-silent"]
         traces.code = codes[0] or 0
+    elif traces.count == len(traces.quotes) and all(
+        any(comm.completed for comm in log.processes[one.process].comms.values())
+        and not _OF_CALLS.match(one.record.message)
+        for one in traces.quotes
+    ):
+        del log.hits["return-trace"]  # no call of the program's came back with them
 
 
 def _unmade(log: Log) -> None:

@@ -478,3 +478,22 @@ def test_mpich_need_not_name_the_rank_that_ended() -> None:
         "=   CLEANING UP REMAINING PROCESSES\n"
     )
     assert _first(found) == ("task-killed", "pid 108257 (n1)")
+
+
+def test_one_address_that_did_not_answer_is_no_rendezvous_that_failed() -> None:
+    line = "socket.cpp:663] [c10d] The client socket has failed to connect to {}.\n"
+    one = judged("[W1125 10:00:00.1 " + line.format("[n1]:29500 (errno: 110 - timed out)"))
+    assert list(findings(one)) == ["store-retry"]
+    assert exit_code(one) == 1
+    every = judged("[E1125 10:00:00.1 " + line.format("any network address of (n1, 29500)"))
+    assert list(findings(every)) == ["store-timeout"]
+
+
+@pytest.mark.parametrize(
+    ("trace", "is_failure"), [("include/net.h:19 -> 2", False), ("init.cc:1800 -> 2", True)]
+)
+def test_what_no_call_came_back_with_is_no_failure(trace: str, *, is_failure: bool) -> None:
+    head = "n1:1:2 [0] NCCL INFO "
+    found = judged(f"{head}{trace}\n{head}comm 0x7f rank 0 nranks 2 cudaDev 0 - Init COMPLETE\n")
+    assert found.only_consequences == is_failure
+    assert exit_code(found) == is_failure
