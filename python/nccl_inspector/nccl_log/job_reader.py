@@ -51,6 +51,14 @@ _LAUNCHERS: Final = (
 )  # fmt: skip
 _CRASH = re.compile(rb"\[([\w.-]{1,64}):(\d{1,10})[ :\]]")
 _CRASH_BY = re.compile(rb" received by PID (\d{1,10})")
+# Where Python waits for other ranks, and what an exception from there says of them.
+_COLLECTIVE = re.compile(
+    r"torch/distributed/\S{1,64}:\d{1,9} in (?:_?all_|_?reduce|broadcast|barrier|monitored_b"
+    r"|gather|scatter|i?send|i?recv|batch_isend|wait|new_group)"
+)
+_OF_PEERS = re.compile(
+    rb"(?i)tim(?:ed?|es) ?out|closed|remote|peer|connect(?:ion)?\b|abort|HCCL|error code is \d"
+)
 # Whom a text is about, if that is not its writer.
 _ABOUT: Final = {
     "barrier-missed": (
@@ -218,6 +226,8 @@ class JobReader:
         rule = self._matcher.find(level, found.text, ())
         if rule is None and not found.is_exception:
             return
+        if rule is None and _COLLECTIVE.search(found.frame) and _OF_PEERS.search(found.text):
+            rule = self._matcher.rule("collective-raised")
         self._taken.append(offset + found.at)
         if rule is not None and found.is_ended:
             rule = self._matcher.rule("task-ended")

@@ -39,6 +39,7 @@ _NOTICED = frozenset(
     {
         "nccl-exception", "watchdog-timeout", "watchdog-stuck", "watchdog-failed",
         "watchdog-terminated", "store-timeout", "barrier-missed", "gloo-timeout",
+        "collective-raised",
     }
 )  # fmt: skip
 _CRASHES = frozenset({"process-crashed", "process-bus-error"})

@@ -497,3 +497,25 @@ def test_what_no_call_came_back_with_is_no_failure(trace: str, *, is_failure: bo
     found = judged(f"{head}{trace}\n{head}comm 0x7f rank 0 nranks 2 cudaDev 0 - Init COMPLETE\n")
     assert found.only_consequences == is_failure
     assert exit_code(found) == is_failure
+
+
+@pytest.mark.parametrize(
+    ("function", "text", "is_first"),
+    [
+        ("all_reduce", "OPS function error: HcclAllreduce, error code is 6", False),
+        ("barrier", "Timed out waiting for the other ranks", False),
+        ("recv", "the remote end has gone", False),
+        ("all_reduce", "No backend type associated with device type cpu", True),
+        ("_new_process_group_helper", "the connection could not be made", True),
+    ],
+)
+def test_an_exception_of_a_collective_that_tells_of_others_is_not_the_first(
+    function: str, text: str, *, is_first: bool
+) -> None:
+    path = "/m/torch/distributed/distributed_c10d.py"
+    found = judged(
+        f'[rank1]: Traceback (most recent call last):\n[rank1]:   File "{path}", line 9, in '
+        f"{function}\n[rank1]: RuntimeError: {text}\n"
+    )
+    assert (found.first is not None) == is_first
+    assert text in _text(found)
