@@ -22,6 +22,7 @@ _WARN = "warn"
 # How a rule is known whose text is not looked for.
 _WITHOUT_FORM = frozenset({"compared", "level", "launcher", "python"})
 _DIGITS = b"0123456789"
+_HIP, _CUDA = b"HIP failure", b"Cuda failure"  # as RCCL writes it, and NCCL
 _SHAPES_MAX = 4096
 _VERSIONS_MAX = 64
 _SHAPED_BYTES = 400
@@ -162,7 +163,7 @@ class Matcher:
 
     def __init__(self) -> None:
         self._catalogue = load_catalogue()
-        self._near: dict[tuple[bytes, Level, Version, str], list[_Form]] = {}
+        self._near: dict[tuple[bytes, Level, Version, str], tuple[bool, list[_Form]]] = {}
 
     def rule(self, name: str) -> LogRule:
         """Return the rule of this id."""
@@ -177,16 +178,21 @@ class Matcher:
         """
         text = b"DIAG " + message if level is Level.DIAG else message
         key = text.translate(None, _DIGITS), level, version, site
-        near = self._near.get(key)
-        if near is None:
+        known = self._near.get(key)
+        if known is None:
             if len(self._near) >= _SHAPES_MAX:
                 self._near.clear()
-            near = self._near[key] = [
+            is_hip = level is Level.WARN and _HIP in text
+            shape = key[0].replace(_HIP, _CUDA) if is_hip else key[0]
+            near = [
                 form
                 for form in self._catalogue.forms
-                if form.shape in key[0] and form.is_from(level, site) and form.is_of(version)
+                if form.shape in shape and form.is_from(level, site) and form.is_of(version)
             ]
-        for form in near:
+            known = self._near[key] = (is_hip, near)
+        if known[0]:
+            text = text.replace(_HIP, _CUDA)
+        for form in known[1]:
             if form.fits(text):
                 return form.rule
         fallback = _BY_LEVEL.get(level)

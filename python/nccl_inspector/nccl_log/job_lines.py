@@ -36,6 +36,11 @@ _END_MARKS: Final = tuple(
             rb"Xid \(PCI:", rb"Fatal Python ", rb"\*\*\* SIG", rb"will be terminated soon",
             rb"actor is dead because ", rb"its node has died", rb"node was preempted",
             rb"Detected mismatch", rb"terminate called", rb"Cannot allocate memory",
+            rb"HW Exception by ", rb"what\(\): ", rb"\(\): ", rb"double free or ",
+            rb"corrupted size vs", rb"Killed", rb"code 137", rb"unexpectedly",
+            rb"lost communication with", rb"MPI_ABORT was ", rb"not enough slots ",
+            rb"connect to host ", rb"missing ranks: ", rb"Stalled ranks:",
+            rb"may be stuck",
         ),
     )
 )  # fmt: skip
@@ -52,13 +57,16 @@ _KNOWN = re.compile(
     rb"|(?:Test )?(?:CUDA|HIP|NCCL) failure |NCCL failure: |nccl[A-Z]\w{3,32} failed: "
     rb"|NCCL operation |NCCL_ERROR_"
     rb"|(?:CUDA|HIP)(?: driver)?(?: error:)? out of memory|(?:CUDA|HIP)(?: driver)? error: "
+    rb"|(?:CUDA|HIP) runtime error in |Cuda failure \S{1,64}\.cu:\d"
+    rb"|[Nn][Cc][Cc][Ll]Error\((?:code )?nccl[A-Z]"
     rb"|RESOURCE_EXHAUSTED: |CUDA_ERROR_"
 )
 # More of them, which are looked for only in lines with one of these words.
 _RARE_WORDS: Final = (
     b"NCCL async", b"Fatal error in ", b"occurred in MPI", b" was killed",
     b"oordination service", b"JAX distributed", b"libfabric:", b"srun: error: ",
-    b"slurmstepd: error: ",
+    b"slurmstepd: error: ", b"execve(): ", b"unhandled system error", b"unhandled cuda error",
+    b"invalid usage", b"internal error", b"remote process exited",
 )  # fmt: skip
 _RARE = re.compile(
     rb"NCCL async error: "
@@ -75,23 +83,36 @@ _RARE = re.compile(
     rb"(?= err|[^\n]{1,120}: Cannot allocate memory)"
     rb"|\[[\w.-]{1,64}:\d{1,10} {0,3}:\d{1,10}:\d{1,10}\] Caught signal (?:4|7|8|11) "
     rb"|\[[\w.-]{1,64}:\d{1,10}\] Signal: (?:Bus|Segm|Ille|Floa)"
-    rb"|\*\*\* SIG(?:ABRT|BUS|FPE|ILL|SEGV) received at |Fatal Python error: "
+    rb"|\*\*\* SIG(?:ABRT|BUS|FPE|ILL|SEGV)(?: \(@0x[0-9a-f]{1,16}\))? received (?:at|by) "
+    rb"|Fatal Python error: |This thread has been waiting for "
+    rb"|[Nn][Cc][Cc][Ll][^\n]{0,200}?(?:unhandled (?:system|cuda) error|invalid usage"
+    rb"|internal error|remote process exited)"
     rb"|(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception|Aborted)"
-    rb"\s{1,16}\(core dumped\)(?:\s|$)|terminate called "
+    rb"\s{1,32}\(core dumped\)(?:\s|$)|terminate called "
     rb"|Memory access fault by GPU |Xid \(PCI:"
     rb"|The actor (?:is dead because its worker process has died|died because its node has died)"
     rb"|the actor's node was preempted"
     rb"|Instance \S{1,128} \(node IP: \S{1,64}\) will be terminated soon \(reason: "
     rb"[^)\n]{0,64}(?:preempt|pod-termination|spot|maintenance|unhealthy)"
-    rb"|Detected mismatch between collectives "
+    rb"|Detected mismatch between collectives |HW Exception by GPU "
+    rb"|(?:ORTE|PRTE) has lost communication with a remote daemon"
+    rb"|MPI_ABORT was invoked on rank \d|There are not enough slots available"
+    rb"|(?<=ssh: )connect to host \S{1,256} port \d{1,5}: |\[missing ranks: \d|Stalled ranks:"
+    rb"|(?:free|malloc|realloc|calloc|munmap_chunk|unlink_chunk)\(\): [a-z]"
+    rb"|double free or corruption|corrupted size vs"
+    rb"|Killed(?:[ \t]{2,64}[^ \t\n]|\s{0,8}$)|command terminated with exit code 137"
+    rb"|exited with code 137|unexpectedly failed with exitcode=-?\d"
+    rb"|(?:Engine core proc|[Ww]orker proc(?:ess)?) \S{1,64} died unexpectedly"
 )
 # What is told of the end of a process only in a line of its own, perhaps behind a shell's words.
 _OF_OWN_LINE: Final = (
     b"Segmentation ", b"Bus error", b"Illegal ", b"Floating ", b"Aborted", b"terminate called ",
-    b"Fatal Python ", b"Memory access ",
+    b"Fatal Python ", b"Memory access ", b"Killed", b"command terminated ",
 )  # fmt: skip
 _BEFORE_END = re.compile(rb"(?:(?:\S{1,256}: )?line \d{1,7}: {1,8}\d{1,10} {1,4})?")
-_WHAT = re.compile(rb"^\s{0,8}what\(\):\s{1,4}(?=\[(?:PG|Rank) )")
+# The text of an exception of C++; processes that end at once write theirs into one line.
+_WHAT = re.compile(rb"\s{0,8}(?:what\(\):\s{1,8}){1,16}(?P<torch>(?=\[(?:PG|Rank) ))?(?=\S)")
+WHAT: Final = b"what(): "
 # An exception of Python's that repeats what PyTorch's watchdog found.
 _REPEATED = re.compile(rb"\[Rank \d{1,7}\] Watchdog caught ")
 _FRAME = re.compile(rb'File "([^"\n]{1,400})", line (\d{1,9}), in ([^\n]{1,120})')
@@ -99,6 +120,14 @@ _FRAME = re.compile(rb'File "([^"\n]{1,400})", line (\d{1,9}), in ([^\n]{1,120})
 _ACTOR: Final = b"The actor is dead "
 _ACTOR_PLACE = re.compile(rb"\t(pid|ip): (\S{1,64})")
 _ACTOR_BYTES = 1024
+# mpirun tells of which node behind its text.
+_LOST: Final = b"lost communication "
+_DAEMON = re.compile(rb"Remote daemon *: \S{1,128} on node (\S{1,256})")
+# A launcher that ends processes kills those that do not end by themselves; a shell tells it.
+_KILLED: Final = (b"Killed", b"command terminated ", b"exited with ")
+_ENDED = re.compile(
+    rb"CANCELLED AT |Terminating StepId|Terminated StepId|SIGTERM|Killing subprocess "
+)
 _CHAINED: Final = (b"During handling of the above", b"was the direct cause of")
 
 
@@ -108,7 +137,7 @@ class JobLine:
 
     `head` stands before `text`. `frame`: the innermost place of a traceback (`train.py:120 in
     step`), empty if there is none. `is_torch`: the text is one of PyTorch's C++. `whom`: whom it is
-    about, if lines before it say so.
+    about, if lines around it say so. `is_ended`: a launcher was ending the processes already.
     """
 
     at: int
@@ -119,6 +148,7 @@ class JobLine:
     is_chained: bool = False
     is_torch: bool = False
     whom: str = ""
+    is_ended: bool = False
 
 
 def job_lines(before: bytes, block: bytes, error_at: int) -> Iterator[JobLine]:
@@ -148,10 +178,15 @@ def end_lines(tail: bytes) -> Iterator[JobLine]:
         end = own_text(line)
         known = _rare(line, end)
         is_marked = ERROR in line or any(mark.search(line) for mark in _MARKS)
-        if known is not None and not (is_marked and _is_taken(known[0], _line(begin, line))):
+        if known is None and not is_marked and (what := _WHAT.match(line, end)) is not None:
+            yield _exception(begin, line, what)
+        elif known is not None and not (is_marked and _is_taken(known[0], _line(begin, line))):
             text = line[known.start() :]
-            whom = _actor(tail[max(0, begin - _ACTOR_BYTES) : begin], text)
-            yield JobLine(begin, line[:end], text, whom=whom)
+            whom = _actor(tail[max(0, begin - _ACTOR_BYTES) : begin], text) or _lost(
+                tail[begin : begin + _ACTOR_BYTES], text
+            )
+            is_ended = text.startswith(_KILLED) and _ENDED.search(tail, 0, begin) is not None
+            yield JobLine(begin, line[:end], text, whom=whom, is_ended=is_ended)
 
 
 def _is_taken(known: bytes, found: JobLine | None) -> bool:
@@ -166,6 +201,14 @@ def _actor(before: bytes, text: bytes) -> str:
     told = {name: value.decode("utf-8", "replace") for name, value in _ACTOR_PLACE.findall(before)}
     pid = f"pid {told[b'pid']}" if b"pid" in told else ""
     return f"{pid} ({told[b'ip']})" if pid and b"ip" in told else pid
+
+
+def _lost(behind: bytes, text: bytes) -> str:
+    """Return the node whose daemon mpirun lost, which lines behind tell; empty: of none."""
+    if _LOST not in text:
+        return ""
+    match = _DAEMON.search(behind)
+    return f"node {match[1].decode('utf-8', 'replace')}" if match else ""
 
 
 def _marked(
@@ -204,8 +247,9 @@ def _after(
 def _line(begin: int, line: bytes) -> JobLine | None:
     end = own_text(line)
     own = line[end:]
-    if (what := _WHAT.match(own)) is not None:
-        return JobLine(begin, line[:end], own[what.end() :], is_torch=True)
+    what = _WHAT.match(line, end)
+    if what is not None and what["torch"] is not None:
+        return _exception(begin, line, what)
     if b"Watchdog caught" in own and (watchdog := _REPEATED.search(own)) is not None:
         return JobLine(begin, line[:end], own[watchdog.start() :], is_torch=True)
     known = _KNOWN.search(own)
@@ -214,6 +258,8 @@ def _line(begin: int, line: bytes) -> JobLine | None:
             if words in line:
                 known = _rare(own, 0)
                 break
+    if what is not None and known is None:
+        return _exception(begin, line, what)
     exception = _EXCEPTION.search(own)
     if exception is not None and (known is None or exception.start() < known.start()):
         at = _name_at(own, exception.start())
@@ -222,6 +268,15 @@ def _line(begin: int, line: bytes) -> JobLine | None:
     if known is None:
         return None
     return JobLine(begin, line[:end], own[known.start() :])
+
+
+def _exception(begin: int, line: bytes, what: re.Match[bytes]) -> JobLine:
+    """Return the text of an exception of C++."""
+    is_torch = what["torch"] is not None
+    text = line[what.end() :]
+    return JobLine(
+        begin, line[: what.start()], text if is_torch else WHAT + text, is_torch=is_torch
+    )
 
 
 def _rare(line: bytes, begin: int) -> re.Match[bytes] | None:

@@ -5,7 +5,8 @@ The last traceback of each process counts, and of launchers what stands at the e
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,13 +22,26 @@ from nccl_inspector.nccl_log.launcher_lines import (
     LinePlace,
     OutputEnd,
 )
-from nccl_inspector.nccl_log.lines import Head, parse_text_head, time_of
+from nccl_inspector.nccl_log.lines import MARK, Head, parse_text_head, time_of
 from nccl_inspector.nccl_log.process_log import LAUNCHER
 from nccl_inspector.nccl_log.record import Level, Record
 from nccl_inspector.nccl_log.torch_lines import parse_torch_head
 
 _TAIL_BYTES = 256 << 10  # of a file, at least: launchers write at its end
 _EPISODE_BYTES = 32 << 10  # tracebacks that are nearer to each other are of one failure
+_UNREAD_BYTES = 16 << 10  # before the end of a file: where errors that no rule knows are shown
+_UNREAD_MAX, _UNREAD_TEXT_MAX, _TAKEN_MAX = 3, 200, 4096
+# Words of an error, in the line of any program.
+_UNREAD = re.compile(
+    rb"(?:^|[\s\[(|*])(?:(?:ERROR|FATAL)[\]):]{0,2}|(?:[Ff]atal )?[Ee]rror ?:|panic:)(?:\s|$)"
+    rb"|(?:Error|Exception): "
+)
+# The begin and the frames of a traceback; what explains a result of NCCL's.
+_UNTOLD = re.compile(
+    rb"\]\s{2,64}(?:File \"|raise |return |[\w.]{1,64}(?: = |\())|\s~{0,256}\^{2}"
+    rb"|^\s{0,64}raise |Traceback \(most|nccl[A-Z]\w{1,32}Error: |Last error:"
+    rb"| exits with return code = "
+)
 _LAST_BYTES = 64 << 10  # before the end of a file: an exception that ended the program
 # What an error of others repeats of NCCL's: nccl-tests behind a slash, XLA in quotes.
 _INNER = re.compile(rb"(?: / ([^'\n]{4,800})'|log entry[^'\n]{0,80}'([^'\n]{4,800})')")
@@ -36,6 +50,15 @@ _LAUNCHERS: Final = (
     b"exits with return code",
 )  # fmt: skip
 _CRASH = re.compile(rb"\[([\w.-]{1,64}):(\d{1,10})[ :\]]")
+_CRASH_BY = re.compile(rb" received by PID (\d{1,10})")
+# Where Python waits for other ranks, and what an exception from there says of them.
+_COLLECTIVE = re.compile(
+    r"torch/distributed/\S{1,64}:\d{1,9} in (?:_?all_|_?reduce|broadcast|barrier|monitored_b"
+    r"|gather|scatter|i?send|i?recv|batch_isend|wait|new_group)"
+)
+_OF_PEERS = re.compile(
+    rb"(?i)tim(?:ed?|es) ?out|closed|remote|peer|connect(?:ion)?\b|abort|HCCL|error code is \d"
+)
 # Whom a text is about, if that is not its writer.
 _ABOUT: Final = {
     "barrier-missed": (
@@ -47,6 +70,7 @@ _ABOUT: Final = {
     "amd-gpu-fault": (re.compile(rb"fault by GPU (node-\d{1,4}) "), "GPU {}"),
     "gpu-xid": (re.compile(rb"Xid \(PCI:([0-9A-Fa-f:.]{4,16})\)"), "GPU {}"),
     "ofi-memory": (re.compile(rb"libfabric:(\d{1,10}):"), "pid {}"),
+    "ray-memory": (re.compile(rb"\bIP: ([0-9A-Fa-f.:]{2,64})"), "node {}"),
     "ray-node-lost": (re.compile(rb"(?:node IP|Node Id): ([^\s)]{1,64})"), "node {}"),
     "nan-found": (re.compile(rb" on rank (\d{1,7}) "), "rank {}"),
     "jax-task-lost": (
@@ -54,14 +78,24 @@ _ABOUT: Final = {
         "task {}",
     ),
     "ray-worker-died": (re.compile(rb"Worker PID: (\d{1,10})"), "pid {}"),
-    "launch-failed": (re.compile(rb" failed on node (\S{1,256}):"), "node {}"),
+    "launch-failed": (
+        re.compile(rb"(?: failed on node |connect to host )(\S{1,256}?)(?::| port )"),
+        "node {}",
+    ),
+    "amd-gpu-hung": (re.compile(rb"Exception by GPU (node-\d{1,4}) "), "GPU {}"),
+    "mpi-aborted": (re.compile(rb"invoked on rank (\d{1,7})"), "rank {}"),
+    "horovod-stalled": (re.compile(rb"missing ranks: (\d[\d, ]{0,400})"), "rank {}"),
+    "task-killed": (re.compile(rb"exitcode=-?\d{1,3}\. pid=(\d{1,10})"), "pid {}"),
     "mpi-failed": (re.compile(rb"\(rank (\d{1,7}) in comm"), "rank {}"),
 }
 # Rules of lines that never are about their writer, and whom they are about if they do not say.
 _OF_OTHERS: Final = {
+    "ray-memory": "a node that is not named",
     "ray-node-lost": "a node that is not named",
     "ray-worker-died": "a worker that is not named",
     "gpu-xid": "a GPU that is not named",
+    "horovod-stalled": "ranks that are not named",
+    "mpi-daemon-lost": "a node that is not named",
 }
 _CRASHES: Final = frozenset({"process-crashed", "process-bus-error"})
 _MISMATCHED = re.compile(rb"Rank (\d{1,7}) is running (?:inconsistent )?collective")
@@ -115,6 +149,7 @@ class JobReader:
         self._year = 0
         self._tail = b""  # the end of this file until now
         self._raised: dict[int, _Raised] = {}
+        self._taken: deque[int] = deque(maxlen=_TAKEN_MAX)  # where lines began that were read
 
     def read(self, block: bytes, offset: int, year: int, error_at: int) -> None:
         """Take a block; `offset`: of all that was read before it. `error_at`: see `job_lines`."""
@@ -143,18 +178,42 @@ class JobReader:
                 found, begin, self._year,
                 lambda at: f"{name}:{lines - self._tail.count(_NEW_LINE, at)}",
             )  # fmt: skip
+        tail, launched = self._tail, set[bytes]()
         if end is None and any(mark in self._tail for mark in _LAUNCHERS):
             reader = LauncherReader()
             reader.read(self._tail)
             end = OutputEnd(reader, LinePlace(), reader.end)
         self._tail = b""
-        if end is None:
-            return
-        for line in _launched(end.reader):
-            if end.has(line.at):
+        for line in _launched(end.reader) if end is not None else ():
+            if end is not None and end.has(line.at):
+                launched.add(line.text.encode("utf-8", "replace"))
                 order = offset - (end.end.bytes - line.at.bytes)
                 place = f"{name}:{lines - (end.end.lines - line.at.lines)}"
                 self._launcher(line, order, place)
+        self._unread(name, tail, begin, lines, launched)
+
+    def _unread(
+        self, name: str, tail: bytes, offset: int, lines: int, launched: Collection[bytes]
+    ) -> None:
+        """Keep what tells of an error in the last lines of a file, and was not read."""
+        taken, shown = set(self._taken), set[bytes]()
+        self._taken.clear()
+        at = tail.rfind(b"\n", 0, max(0, len(tail) - _UNREAD_BYTES)) + 1
+        for line in tail[at:].splitlines(keepends=True):
+            begin, at = at, at + len(line)
+            text = line.strip()
+            if (
+                _UNREAD.search(line) is None or _UNTOLD.search(line) or MARK.search(line)
+                or offset + begin in taken or any(one in text or text in one for one in launched)
+            ):  # fmt: skip
+                continue
+            log = self._keeper.log
+            log.unread_count += 1
+            if len(log.unread) < _UNREAD_MAX and text not in shown:
+                shown.add(text)
+                place = f"{name}:{lines - tail.count(_NEW_LINE, begin)}"
+                words = text[:_UNREAD_TEXT_MAX].decode("utf-8", "replace")
+                log.unread.append(f"{place}: {words}")
 
     def _job_line(
         self, found: JobLine, offset: int, year: int, place_of: Callable[[int], str]
@@ -167,6 +226,11 @@ class JobReader:
         rule = self._matcher.find(level, found.text, ())
         if rule is None and not found.is_exception:
             return
+        if rule is None and _COLLECTIVE.search(found.frame) and _OF_PEERS.search(found.text):
+            rule = self._matcher.rule("collective-raised")
+        self._taken.append(offset + found.at)
+        if rule is not None and found.is_ended:
+            rule = self._matcher.rule("task-ended")
         number = self._process(told, found.head)
         if number < 0:
             return
@@ -226,6 +290,8 @@ def _about(rule_id: str, text: bytes) -> list[str]:
         return [f"rank {one.decode()}" for one in _MISMATCHED.findall(text)]
     if rule_id in _CRASHES and (crash := _CRASH.match(text)) is not None:
         return [f"pid {int(crash[2])} ({crash[1].decode()})"]
+    if rule_id in _CRASHES and (crash := _CRASH_BY.search(text)) is not None:
+        return [f"pid {int(crash[1])}"]
     pattern, words = _ABOUT.get(rule_id, (None, ""))
     match = pattern.search(text) if pattern else None
     if match is None:

@@ -23,43 +23,55 @@ _TIES_SHOWN = 4
 # Ends of processes from which what peers write of each other follows.
 _DEATHS = frozenset(
     {
-        "oom-killed", "slurm-node-failed", "task-killed", "python-exception", "ray-worker-died",
-        "data-worker-killed",
+        "oom-killed", "slurm-node-failed", "task-killed", "python-exception", "cpp-exception",
+        "ray-worker-died", "ray-memory", "data-worker-killed",
     }
 )  # fmt: skip
 # Such ends that are written when they happen.
 _DEATHS_AT_ONCE = frozenset(
     {
-        "process-crashed", "process-bus-error", "amd-gpu-fault", "ray-node-lost", "job-preempted",
-        "job-requeued",
+        "process-crashed", "process-bus-error", "amd-gpu-fault", "amd-gpu-hung", "ray-node-lost",
+        "job-preempted", "job-requeued",
     }
 )  # fmt: skip
 # What somebody notices of an error before it: an exception that comes later is not the first.
 _NOTICED = frozenset(
     {
         "nccl-exception", "watchdog-timeout", "watchdog-stuck", "watchdog-failed",
-        "watchdog-terminated", "store-timeout", "barrier-missed",
+        "watchdog-terminated", "store-timeout", "barrier-missed", "gloo-timeout",
+        "collective-raised",
     }
 )  # fmt: skip
 _CRASHES = frozenset({"process-crashed", "process-bus-error"})
 _KILLED: Final = "task-killed"
+_OUT_OF_MEMORY: Final = "oom-killed"
 # The signals of a crash, as launchers tell them.
 _CRASHED = re.compile(
     rb"signal (?:4|7|8|11)\b|code = -(?:4|7|8|11)\b| fault|Bus error|Illegal|Floating"
+    rb"|SIG(?:SEGV|BUS|ILL|FPE)\b|exitcode=(?:-(?:4|7|8|11)|13[256]|139)\b"
 )
-# How Slurm ends a job that may have hung before.
-_ENDS_BY_SLURM = frozenset({"time-limit", "job-preempted", "job-requeued"})
+# What may have come because something had hung before, and is told when it happens.
+_ENDS_AT_ONCE = frozenset(
+    {"time-limit", "job-preempted", "job-requeued", "ray-worker-died", "ray-memory"}
+)
 _WAITED: Final = "watchdog-timeout"
 _UNKNOWN = frozenset({"warning", "torch-error"})
 # NCCL's results that are not of another process: CUDA, system, argument, usage.
 _OWN_FAILURES = frozenset({1, 2, 4, 5})
 # Errors of a transfer that a link which is down brings about.
 _OF_LINKS = frozenset({"ib-retry-exceeded", "ib-flushed", "ib-completion-error"})
-_OF_PROGRAMS = frozenset({"python-exception", "program-gpu-memory", "program-cuda-error"})
+_EXCEPTIONS = frozenset({"python-exception", "cpp-exception", "heap-damaged"})
+_OF_PROGRAMS = _EXCEPTIONS | {"program-gpu-memory", "program-cuda-error"}
 _PORT_ERROR = b"port error"
+# Where an error reaches the program, or ends the setting up.
+_OF_CALLS = re.compile(rb"(?:src/)?(?:group|init|enqueue|bootstrap)\.c[cu]:")
 _ADDRESSES_CHANGED: Final = "ib-addresses-changed"
 _PORT_BEFORE_S = 300.0
 _PORT_BEFORE_BYTES = 16 << 10
+_ONLY_FOLLOWED: Final = (
+    "not known: something failed, and what is recognized here only followed from it; look at the "
+    "lines before, and at the logs of other ranks"
+)
 _ROLES = (Role.ERROR, Role.SYMPTOM, Role.SETTING, Role.CONSEQUENCE)
 
 
@@ -153,16 +165,18 @@ class LogReport:
 
         An exception that came after somebody had noticed an error is not counted.
         """
+        if self.only_consequences:
+            return _ONLY_FOLLOWED
         critical = [one.rule for one in self.findings if one.severity is CRITICAL]
         failed = {one.role for one in critical} & {Role.ERROR, Role.SYMPTOM}
         if self.first is not None or not failed:
             return ""
         if any(
-            one.role is Role.ERROR and one.id not in _OF_PROGRAMS | _ENDS_BY_SLURM
+            one.role is Role.ERROR and one.id not in _OF_PROGRAMS | _ENDS_AT_ONCE | {_KILLED}
             for one in critical
         ):
             return "not known: no times tell which of the errors was before the others"
-        return "not told in this log: what is here waited for something, or followed from it"
+        return "not known: what is recognized here waited for something, or followed from it"
 
 
 def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> LogReport:
@@ -174,6 +188,7 @@ def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> Lo
     ):
         raised.severity = None  # the program went on for a while, and failed all the same
     _silent(log)
+    _unmade(log)
     for hits in log.hits.values():
         if hits.rule.id in _OF_PROGRAMS and all(
             _is_after_notice(log, _Event(time_s, order, writer, hits, ""))
@@ -194,7 +209,7 @@ def judge_log(log: Log, *, own_files: bool = False, partial: bool = False) -> Lo
         first,
         tuple(order),
         tuple(_facts(log, real)),
-        tuple(_notes(log)),
+        tuple(_notes(log, has_first=first is not None)),
     )
 
 
@@ -222,6 +237,24 @@ def _silent(log: Log) -> None:
     if codes:
         traces.rule = load_catalogue().rules["nccl-silent"]
         traces.code = codes[0] or 0
+    elif traces.count == len(traces.quotes) and all(
+        any(comm.completed for comm in log.processes[one.process].comms.values())
+        and not _OF_CALLS.match(one.record.message)
+        for one in traces.quotes
+    ):
+        del log.hits["return-trace"]  # no call of the program's came back with them
+
+
+def _unmade(log: Log) -> None:
+    """Make a buffer in shared memory that could not be made an error, if nothing says why."""
+    failed = log.hits.get("shm-failed")
+    if failed is None or any(
+        one.rule.role is Role.ERROR and one.grave is CRITICAL
+        and one.rule.id not in _OF_PROGRAMS | _ENDS_AT_ONCE | {_KILLED}
+        for one in log.hits.values()
+    ):  # fmt: skip
+        return
+    failed.rule = load_catalogue().rules["shm-unmade"]
 
 
 # The first error.
@@ -263,10 +296,13 @@ def _candidates(log: Log) -> list[_Event]:
 
 
 def _without_twice(log: Log, errors: list[_Event]) -> list[_Event]:
-    """Return the errors with each crash once: its own line, or that of its launcher at the end.
+    """Return the errors with each death once.
 
-    The launcher tells of whom it is; its own line tells what was before it.
+    A crash by its own line, or by that of its launcher at the end: the launcher tells of whom it
+    is; its own line tells what was before it. A kill for lack of memory by the line that says so.
     """
+    if _OUT_OF_MEMORY in log.hits:
+        errors = [one for one in errors if not _is_told_by_a_shell(log, one)]
     crashes = [one for one in errors if one.hits.rule.id in _CRASHES]
     killed = log.hits.get(_KILLED)
     if not crashes or killed is None:
@@ -336,15 +372,18 @@ def _is_after_notice(log: Log, error: _Event) -> bool:
     """Tell whether a program failed after it had waited in vain, or had noticed an error.
 
     So does the exception of a writer without a name, after anybody did: it may be the program that
-    started the others. Slurm's end of a job that had waited is no first error, either. A rank that
-    fails while others wait for it may well be why.
+    started the others. So does a shell that tells of a kill: somebody may have ended what hung, or
+    had failed. Slurm's end of a job that had waited is no first error, either, and neither is a
+    worker that Ray lost then: its own watchdog may have ended it. A rank that fails while others
+    wait for it may well be why.
     """
     rule = error.hits.rule.id
-    if rule not in _OF_PROGRAMS | _ENDS_BY_SLURM:
+    is_of_shell = _is_told_by_a_shell(log, error)
+    if rule not in _OF_PROGRAMS | _ENDS_AT_ONCE and not is_of_shell:
         return False
-    is_nameless = rule == "python-exception" and not _is_named(log.processes[error.writer])
-    of_anybody = is_nameless or rule in _ENDS_BY_SLURM
-    noticed = _NOTICED if rule == "python-exception" else {_WAITED}
+    is_nameless = rule in _EXCEPTIONS and not _is_named(log.processes[error.writer])
+    of_anybody = is_nameless or is_of_shell or rule in _ENDS_AT_ONCE
+    noticed = _NOTICED if rule in _EXCEPTIONS or is_of_shell else {_WAITED}
     return any(
         _is_before(log, first, error)
         for hits in log.hits.values()
@@ -352,6 +391,10 @@ def _is_after_notice(log: Log, error: _Event) -> bool:
         for writer, first in hits.first.items()
         if of_anybody or writer == error.writer
     )
+
+
+def _is_told_by_a_shell(log: Log, error: _Event) -> bool:
+    return error.hits.rule.id == _KILLED and not _is_named(log.processes[error.writer])
 
 
 def _is_named(one: ProcessLog) -> bool:
@@ -597,8 +640,12 @@ def _shape(comms: Iterable[Comm]) -> str:
     return f"{number(largest.nranks, 'rank')}{on}"
 
 
-def _notes(log: Log) -> Iterator[str]:
+def _notes(log: Log, *, has_first: bool) -> Iterator[str]:
     yield from log.notes
+    if log.unread and not has_first:
+        lines = number(log.unread_count, "line")
+        yield f"not in the catalogue: {lines} with words of an error near the end"
+        yield from log.unread
     if log.cut:
         lines = number(log.cut, "line")
         yield f"{lines} as long as NCCL up to 2.28.9 cuts them: their end is missing"

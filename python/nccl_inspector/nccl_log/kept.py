@@ -72,6 +72,9 @@ class Log:
     cut: int = 0  # of them cut by NCCL
     skipped: Counter[str] = field(default_factory=Counter)  # what was not looked at, by reason
     notes: list[str] = field(default_factory=list)  # files that could not be read
+    # Lines at the ends of files that tell of an error and that no rule knows: the first, and all.
+    unread: list[str] = field(default_factory=list)  # file:line: text
+    unread_count: int = 0
 
 
 class Keeper:

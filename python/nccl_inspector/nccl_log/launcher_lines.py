@@ -85,7 +85,7 @@ _MPI_SIGNAL = re.compile(
 )
 _MPI_CODE = re.compile(rb"Process name: \[\S{1,200},(\d{1,9})\]\s+Exit code: {1,8}(\d{1,3})")
 _HYDRA = re.compile(
-    rb"RANK (\d{1,9}) PID (\d{1,10}) RUNNING AT (\S{1,256})\n[^\n]{0,8}?"
+    rb"(?:RANK (\d{1,9}) )?PID (\d{1,10}) RUNNING AT (\S{1,256})\n[^\n]{0,8}?"
     rb"(?:KILLED BY SIGNAL: (\d{1,3})|EXIT CODE: (\d{1,3}))"
 )
 _BEFORE, _AFTER = 1024, 512  # bytes of a paragraph around its mark
@@ -303,7 +303,7 @@ class LauncherReader:
         for one in _MPI_SIGNAL.finditer(around):
             self._of_rank(one[1], one[2], one[3], b"", one[4], one[0])
         for one in _HYDRA.finditer(around):
-            self._of_rank(one[1], one[2], one[3], one[5], one[4], one[0])
+            self._of_rank(one[1] or b"", one[2], one[3], one[5], one[4], one[0])
         for one in _MPI_CODE.finditer(around):
             self._of_rank(one[1], b"0", b"", one[2], b"", one[0])
 

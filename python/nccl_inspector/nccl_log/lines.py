@@ -52,7 +52,7 @@ MARK: Final = re.compile(
 # The second head in one line: two processes wrote into each other.
 _SECOND = re.compile(rb" (?=NCCL (?:INFO|WARN|ATTN|ERROR) )")
 COUNTED_WAY: Final = re.compile(
-    rb"via (P2P/(?:CUMEM|IPC|direct pointer|MNNVL|indirect)|NET/[^\r\n]{1,80}?/GDRDMA)"
+    rb"via (P2P/(?:CUMEM|IPC|direct pointer|MNNVL|indirect)|NET/IB/[0-9()]{1,12}/GDRDMA)"
 )
 NET_GDRDMA: Final = "NET/IB/GDRDMA"
 LAST_ERROR: Final = b"Last error:"  # PyTorch repeats NCCL's last warning in the next line

@@ -162,7 +162,7 @@ class LogReader:
             start = match.start()
             # The mark begins behind the first letter: NCCL, RCCL.
             line = rfind(b"\n", max(0, start - HEAD_BYTES_MAX), start) + 1
-            head = block[max(line, start - HEAD_BYTES_MAX) : start - 1]
+            head = block[max(line, start - HEAD_BYTES_MAX) : start and start - 1]
             message = match[1]
             if message is None:
                 lines += 1
@@ -366,11 +366,21 @@ class LogReader:
         if b"Timeout at coll" in message or not message.rpartition(b"]")[2].strip():
             self._desync(number, message, end)
         if rule is None and severity_of(head) in ("E", "F") and message.strip():
-            rule = self._matcher.rule("torch-error")
+            whole = self._unwrapped(message, end)
+            rule = self._matcher.find(Level.TORCH, whole, ()) or self._matcher.rule("torch-error")
+            message = whole if rule.known != "level" else message
         if rule is not None:
             self.log.loud += 1
             record = Record(Level.TORCH, message, told.time_s, rank=told.label)
             self._hit(rule, number, record, line, self._keeper.key(rule, message))
+
+    def _unwrapped(self, message: bytes, end: int) -> bytes:
+        """Return a line that a terminal may have broken anywhere, with what follows it."""
+        rest = self._block[end : end + _WRAPPED_BYTES_MAX].lstrip(b"\r\n")
+        stop = MARK.search(rest)
+        lines = rest[: stop.start() if stop else len(rest)].split(b"\n")
+        own = lines[:-1] if stop else lines  # the last has the head of another line
+        return message + b"".join(line.rstrip(b"\r") for line in own)
 
     def _operation(self, number: int, message: bytes) -> None:
         """Note what a rank waits in; another one of that number must be of another group."""

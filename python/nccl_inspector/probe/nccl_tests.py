@@ -34,13 +34,18 @@ _RANKS_MAX = 1 << 20
 # algbw of one rank is that of no communication, and has no limit. Nothing else is so fast.
 _ALG_GBS_MAX = 1e12
 _STARTING = re.compile(r"# Collective test starting: (\S{1,80})")
-_RANK = re.compile(r"#\s+Rank\s+([0-9]{1,7})\s.{0,200}?[Pp]id\s+[0-9]+ on\s+(\S{1,255}) device ")
+_RESULT = b"Out of bounds values"
+_RANK = re.compile(
+    r"#\s+Rank\s+([0-9]{1,7})\s.{0,200}?[Pp]id\s+[0-9]+ on\s+(\S{1,255})\s{1,64}device "
+)
 # `n1: Test NCCL failure common.cu:392 'text / text'`, perhaps behind a half row.
 _FAILURE = re.compile(
     r"(?:([A-Za-z][\w.-]{0,254}): )?((?:Test )?(?:NCCL|CUDA) failure [^\n]{1,1000})"
 )
 _MORE_FAILURE = re.compile(r"\s*\.\. \S{1,255}(?: pid \d{1,10})?: Test failure ")
 _FAILURES_MAX = 8
+# A count is written so only from 1e+06 on.
+_DEVIATION = re.compile(r"[1-9](?:\.\d{1,9})?e\+0[0-5]")
 _OUT_OF_BOUNDS = re.compile(r"# Out of bounds values\s*: ([0-9]{1,12}) ")
 _AVERAGE = re.compile(r"# Avg bus bandwidth\s*: ([0-9.e+-]{1,24})")
 _WHOLE = re.compile("[0-9]{1,18}")
@@ -155,7 +160,7 @@ def _wrong(text: str) -> int | None:
     if text == "N/A":
         return None
     value = _figure_number(text, 1e18)
-    return int(value) if value == int(value) else None
+    return int(value) if value == int(value) and not _DEVIATION.fullmatch(text) else None
 
 
 def _figure(place: str, words: Sequence[str]) -> PerfFigure:
@@ -379,12 +384,18 @@ def _where_json_ends(data: bytes) -> str:
 
 def _read_text(path: str, lines: Iterable[tuple[int, bytes]]) -> list[PerfRun]:
     reader = TextReader(path)
-    number = 0
+    number, result = 0, ""
     for number, line in lines:
         reader.take(number, plain(line).rstrip(b"\r\n"))
+        if _RESULT in line and not result:
+            result = (
+                f", although it says {printable(line.decode('utf-8', 'replace').strip(' #'))!r}"
+            )
     reader.failed_without_table(number)
     if not reader.runs:
-        raise InspectorError(f"{path}: no table of nccl-tests in {number} lines")
+        raise InspectorError(
+            f"{path}: no table of nccl-tests that is known in {number} lines{result}"
+        )
     for run, following in pairwise([*reader.runs, None]):
         if run and not run.is_whole and not run.failures:
             where = following.where if following else f"{path}:{number}"

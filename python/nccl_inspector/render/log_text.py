@@ -28,9 +28,6 @@ from nccl_inspector.render.text_layout import Item, Paint, bullet, join, paragra
 
 FORMAT = 1
 NO_LINES = "no line of NCCL's or of PyTorch's watchdog was found"
-NO_CAUSE = (
-    "something failed, and what failed first is not in this log: look at the logs of other ranks"
-)
 _FINDINGS_SHOWN = 12
 _QUOTED_CHARS = 300
 _PAINTS = {CRITICAL: Paint.CRITICAL, WARNING: Paint.WARNING}
@@ -59,16 +56,21 @@ def render_log(report: LogReport, columns: int, *, everything: bool, colour: boo
         blocks.append([paragraph("FIRST ERROR  ", words, Paint.CRITICAL)])
     elif words := report.no_first:
         blocks.append([paragraph("CAUSE  ", words, Paint.WARNING)])
-    told = [one for one in report.findings if everything or one.rule.role is not Role.CONSEQUENCE]
+    # If nothing but consequences is known, they are what there is to look at.
+    everything_counts = everything or report.only_consequences
+    told = [
+        one for one in report.findings if everything_counts or one.rule.role is not Role.CONSEQUENCE
+    ]
     shown = told if everything else told[:_FINDINGS_SHOWN]
-    blocks.append(list(_findings(shown) if shown else _no_findings(report)))
+    nothing: list[Item] = [paragraph("FINDINGS  ", "none", Paint.GOOD)]
+    blocks.append(list(_findings(shown)) if shown else nothing)
     rest: list[Item] = []
     if len(told) > len(shown):
         rest.append(bullet(f"and {len(told) - len(shown)} more (--all shows all)"))
     folded = [
         f"{one.rule.id} ({number(one.processes, 'process')})"
         for one in report.findings
-        if not everything and one.rule.role is Role.CONSEQUENCE
+        if not everything_counts and one.rule.role is Role.CONSEQUENCE
     ]
     if folded:
         rest.append(bullet(f"what followed from errors: {', '.join(folded)} (--all shows all)"))
@@ -96,13 +98,6 @@ def said_first(first: FirstError) -> str:
     if not first.certain:
         words += ". Not all errors have a time, so another one may have been earlier"
     return words
-
-
-def _no_findings(report: LogReport) -> Iterator[Item]:
-    if report.only_consequences:
-        yield paragraph("FINDINGS  ", NO_CAUSE, Paint.WARNING)
-    else:
-        yield paragraph("FINDINGS  ", "none", Paint.GOOD)
 
 
 def _findings(findings: Sequence[LogFinding]) -> Iterator[Item]:

@@ -70,6 +70,7 @@ from nccl_inspector.model.card import (
     Finding,
     Hang,
     TimeLine,
+    Verdict,
 )
 from nccl_inspector.model.exit_words import SIGKILL
 from nccl_inspector.model.process import EXITED, KILLED, Process
@@ -448,6 +449,29 @@ def build_card(
         return _build(loaded, given, placed, judging, forking=forking)
 
 
+def _with_output(
+    verdict: Verdict, findings: tuple[Finding, ...], given: JobContext, *, requeued: bool
+) -> tuple[Verdict, tuple[Finding, ...]]:
+    """Return verdict and findings with what was given of the job's output."""
+    by_slurm = given.record.state or "" if given.record and given.record.by_slurm else ""
+    claimed = [
+        *tell_words(given.words, verdict, findings, state=by_slurm, requeued=requeued),
+        *tell_dumps(given.dumps, verdict, findings),
+        *tell_launchers(given.launchers, requeued=requeued),
+    ]
+    summary = explain_failure(verdict, given.words, findings, state=by_slurm, requeued=requeued)
+    findings = _sorted([*findings, *claimed])
+    if (
+        summary == verdict.summary
+        and verdict.status == FAILED
+        and verdict.cause == OTHER
+        and not requeued
+        and (wrote := first_end(given.launchers))
+    ):
+        summary = f"{summary}; {wrote}"
+    return replace(verdict, summary=summary), findings
+
+
 def _build(
     loaded: Loaded,
     given: JobContext,
@@ -460,7 +484,11 @@ def _build(
     processes = [process for _, process in placed]
     comms = report.communicators
     if report.dumps and not processes:
-        return vendor_card(report, summaries, report.dumps, given)
+        card = vendor_card(report, summaries, report.dumps, given)
+        verdict, findings = _with_output(
+            card.verdict, card.findings, given, requeued=report.head.restart > 0
+        )
+        return replace(card, verdict=verdict, findings=findings)
     gpus = {one.head.node: gpus_of(one.counters) for one in summaries}
     counted = {one.head.node: one.counters for one in summaries}
     places = Places(placed, report.names, counted)
@@ -551,23 +579,7 @@ def _build(
         nodes_missing=tuple(missing),
     )
     requeued = report.head.restart > 0
-    by_slurm = given.record.state or "" if given.record and given.record.by_slurm else ""
-    claimed = [
-        *tell_words(given.words, verdict, findings, state=by_slurm, requeued=requeued),
-        *tell_dumps(given.dumps, verdict, findings),
-        *tell_launchers(given.launchers, requeued=requeued),
-    ]
-    summary = explain_failure(verdict, given.words, findings, state=by_slurm, requeued=requeued)
-    findings = _sorted([*findings, *claimed])
-    if (
-        summary == verdict.summary
-        and verdict.status == FAILED
-        and verdict.cause == OTHER
-        and not requeued
-        and (wrote := first_end(given.launchers))
-    ):
-        summary = f"{summary}; {wrote}"
-    verdict = replace(verdict, summary=summary)
+    verdict, findings = _with_output(verdict, findings, given, requeued=requeued)
     return Card(
         job=job,
         verdict=verdict,

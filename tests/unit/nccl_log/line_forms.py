@@ -5,7 +5,8 @@ Each form composes the lines of one warning as a release writes it. Where they a
 
 - NCCL: `ncclDebugLog` of src/debug.cc (src/include/debug.h in 2.3) and `Init START` of src/init.cc,
   at the tags v2.3.7-1, v2.4.8-1, v2.8.4-1, v2.12.12-1, v2.18.3-1, v2.23.4-1, v2.27.7-1, v2.28.9-1
-  and v2.30.7-1. An empty line comes before each warning.
+  and v2.30.7-1; the format strings in the libraries of 2.31.2 and 2.32.3. An empty line comes
+  before each warning.
 - aws-ofi-nccl: include/nccl_ofi_log.h at v1.3.0 to v1.19.2. The place is the compiler's name of the
   function: only a name in C, its whole signature in C++ (from 1.15 on).
 - RCCL: src/debug.cc; the paths are those of its builds.
@@ -76,6 +77,10 @@ NCCL_FORMS: Final[dict[str, Form]] = {
     "NCCL 2.26, no brackets": _warn("2026-11-25 10:11:{:02d} "),
     "NCCL 2.30.7, function": _warn(_DAY, place="{site} (ncclSocketProgressOpt)"),
     "NCCL 2.30.7, lambda": _warn(_DAY, place="{site} (operator())"),
+    "NCCL 2.31 and 2.32": _warn(_DAY, place="src/{site} (ncclIbTest)"),
+    "NCCL 2.31 and 2.32, no function": _warn(_DAY, place="src/{site}"),
+    "NCCL 2.32, attention": _warn(_DAY, "NCCL ATTN", "{site} (ncclTopoCheck)"),
+    "NCCL 2.32, attention without a function": _warn("", "NCCL ATTN"),
     "RCCL": _warn("", place=f"{_RPM}/src/out/build/rccl/hipify/src/{{site}}"),
     "aws-ofi-nccl, C": _warn("", place="ofi_process_cq:196"),
     "aws-ofi-nccl, C++": _warn(_DAY, place=f"{_SIGNATURE}:46"),
@@ -109,6 +114,15 @@ INITS: Final[dict[str, Callable[[Writer, int], str]]] = {
         f"[Rank {of.rank}] ncclCommInitRankConfig comm 0x7f00{of.rank:04x} "
         f"rank {of.rank} nranks {ranks} cudaDev {of.gpu} nvmlDev {of.gpu} busId 1b000 commId 0xb - "
         "Init START"
+    ),
+    "2.31 and 2.32": lambda of, ranks: (
+        f"ncclCommInitRankConfig comm 0x7f00{of.rank:04x} rank {of.rank} nranks {ranks} cudaDev "
+        f"{of.gpu} nvmlDev {of.gpu} busId 1b000 commId 0xb - Init COMPLETE"
+    ),
+    "2.31 and 2.32, split": lambda of, ranks: (
+        f"ncclCommSplit comm 0x7f00{of.rank:04x} rank {of.rank} nranks {ranks} cudaDev "
+        f"{of.gpu} nvmlDev {of.gpu} busId 1b000 commId 0xb parent 0x7e00 childCount 1 color 0 key "
+        f"{of.rank} - Init COMPLETE"
     ),
 }
 

@@ -41,8 +41,8 @@ _NOTICED = [
 def test_a_log_of_what_others_noticed_says_that_the_cause_is_not_told(text: str) -> None:
     found = judged(text)
     assert found.first is None
-    assert "CAUSE not told in this log" in _text(found)
-    assert '"no_first_error": "not told' in log_json(found)
+    assert "CAUSE not known" in _text(found)
+    assert '"no_first_error": "not known' in log_json(found)
     assert exit_code(found) == 2
 
 
@@ -64,7 +64,7 @@ def test_errors_without_times_in_several_files_are_put_in_no_order() -> None:
 def test_an_exception_of_nobody_after_ranks_had_waited_is_not_the_first_error() -> None:
     found = judged(_WAITS.format(3) + _RAISED)
     assert found.first is None
-    assert "CAUSE not told in this log" in _text(found)
+    assert "CAUSE not known" in _text(found)
 
 
 def test_an_exception_after_a_call_of_nccl_failed_is_not_the_first_error() -> None:
@@ -175,7 +175,7 @@ def test_a_death_is_told_and_of_whom(text: str) -> None:
 def test_a_process_that_ended_itself_is_not_all_is_well(text: str) -> None:
     found = judged(text)
     assert exit_code(found) == 1
-    assert "what failed first is not in this log" in _text(found)
+    assert "CAUSE not known: something failed" in _text(found)
 
 
 @pytest.mark.parametrize("number", [43, 45])
@@ -213,7 +213,7 @@ def test_slurm_s_end_of_a_job_that_had_waited_is_not_the_first_error(why: str) -
     assert judged(end).first is not None
     found = judged(_WAITS.format(3) + end)
     assert found.first is None
-    assert "CAUSE not told in this log" in _text(found)
+    assert "CAUSE not known" in _text(found)
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,7 @@ def test_what_only_follows_from_an_error_is_not_all_well(text: str) -> None:
     assert exit_code(found) == 1
     words = render_log(found, 100, everything=False, colour=False)
     assert "FINDINGS  none" not in words
-    assert "what failed first is not in this log" in words
+    assert "CAUSE  not known: something failed" in words
 
 
 def test_a_version_line_holds_for_those_that_wrote_before_it_unless_they_say_their_own() -> None:

@@ -131,6 +131,9 @@ def test_wrong_values_are_counted(tmp_path: Path, said: str, version: str, count
 def test_a_deviation_of_old_releases_is_no_count(tmp_path: Path) -> None:
     run = read(tmp_path, output(OLD, wrong="2e-07"))
     assert run.rows[-1].figures[-1].wrong is None
+    for text in ("1e+00", "3.5e+05"):
+        assert read(tmp_path, output(OLD, wrong=text)).rows[-1].figures[-1].wrong is None
+    assert read(tmp_path, output(NEW, wrong="1e+06")).rows[-1].figures[-1].wrong == 1_000_000
     assert run.wrong == 0
 
 
@@ -388,3 +391,17 @@ def test_what_the_program_wrote_of_its_failure_is_said_and_explained(
     assert found.exit_code == 1
     assert f"nccl-tests failed: {line.split(' failure')[0]}" in said
     assert words in said
+
+
+def test_names_of_nodes_that_are_padded_are_names(tmp_path: Path) -> None:
+    text = output(NEW)
+    run = read(tmp_path, text.replace(" device ", "    device "))
+    assert run.ranks == RANKS
+    assert run.nodes == read(tmp_path, text).nodes
+
+
+def test_a_table_of_a_form_that_is_not_known_is_not_told_to_be_none(tmp_path: Path) -> None:
+    old = "# bytes N type op time algbw busbw res\n 8 2 float sum 0.135 0.00 0.00 5e+00\n"
+    (tmp_path / "out.txt").write_text(f"{old} Out of bounds values : 6 FAILED\n")
+    with pytest.raises(InspectorError, match=r"that is known.*'Out of bounds values : 6 FAILED'"):
+        read_output(tmp_path / "out.txt")

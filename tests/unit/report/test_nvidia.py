@@ -24,11 +24,13 @@ from nccl_inspector.commands.report import report
 from nccl_inspector.counters.node_counters import NodeCounters, Span, XidSeen
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.card import CANNOT_TELL, LOW, NO_DATA, Card
+from nccl_inspector.nccl_log.launcher_lines import read_launchers
 from nccl_inspector.render.comment import make_comment
 from nccl_inspector.render.html import render_html
 from nccl_inspector.render.json import card_from_json, make_schema, to_json
 from nccl_inspector.render.text import render_text
 from nccl_inspector.report.assemble import build_card
+from nccl_inspector.report.job_context import JobContext
 from nccl_inspector.settings.config import Config, parse_config
 from nccl_inspector.store.card_rows import rows_of
 from nccl_inspector.summary import node_parts as nodeparts
@@ -327,6 +329,15 @@ def test_a_job_that_failed_is_not_said_to_have_communicated_well(
     )
     card = card_of(on("n1", MEANS))
     assert (card.verdict.status, card.exit_code) == (CANNOT_TELL, 3)
+
+
+def test_what_a_launcher_wrote_into_the_output_is_told_beside_the_dumps() -> None:
+    wrote = read_launchers([b"srun: error: n1: task 3: Killed\n"])
+    loaded = Loaded((on("n1", MEANS),), (0,), ())
+    card = build_card(loaded, JobContext(launchers=wrote))
+    assert [one.rule for one in card.findings] == ["launcher-ends"]
+    assert "task 3 on n1" in card.findings[0].title
+    assert card.verdict == build_card(loaded).verdict
 
 
 def test_where_there_are_boxes_the_figures_are_theirs(tmp_path: Path) -> None:
