@@ -64,8 +64,8 @@ GROUPS = (
     Group("late_calls", ("_LATE_NS_MIN", "SHORT_SHARE"), (*_LATE, *_STOPS)),
     Group(
         "lone_stops",
-        ("_COMMON", "_LEAST", "_MUCH", "_SHORT", "_TIMES", "_OTHERS", "_CHANCE_MAX", "_SAME", "_WHOLE_SEEN",
-         "_NODE_SHARE", "_NO_LONGER", "_DENSE", "_AT_ENDS", "_RARE", "_ALIKE", "_SEEN_OF_IT",
+        ("_COMMON", "_LEAST", "_MUCH", "_SHORT", "_TIMES", "_OTHERS", "_CHANCE_MAX", "_SAME",
+         "_WHOLE_SEEN", "_NODE_SHARE", "_NO_LONGER", "_DENSE", "_AT_ENDS", "_RARE", "_ALIKE", "_SEEN_OF_IT",
          "_LONG_SHARE"),
         (*_STOPS, *_HEALTHY),
     ),

@@ -27,9 +27,9 @@ from nccl_inspector.summary.unpacked_samples import UnionColumns
 # Quantile over the processes of what all have in common. If a node of two stands still, half of the
 # processes do.
 _COMMON = 0.25
-# Shares of a window from which on being late in it may be a stop. Where work is uneven, everybody is
-# late by the smaller one here and there, and a stop among that is not seen as one. It is seen among
-# windows in which somebody was late by the larger one, and compared with the others' of these.
+# Shares of a window from which on being late in it may be a stop. Where work is uneven, everybody
+# is late by the smaller one here and there, and a stop among that is not seen as one. It is seen
+# among windows in which somebody was late by the larger one, and compared with the others' ones.
 _LEAST, _MUCH = 0.02, 0.3
 _SHORT = 0.05  # share of a window that is too short for a stop
 _ALIKE = 0.1  # share of a window within which the middle half of the usual ones is
