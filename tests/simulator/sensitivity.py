@@ -65,8 +65,8 @@ GROUPS = (
     Group(
         "lone_stops",
         ("_COMMON", "_LEAST", "_MUCH", "_SHORT", "_TIMES", "_OTHERS", "_CHANCE_MAX", "_SAME",
-         "_WHOLE_SEEN", "_NODE_SHARE", "_NO_LONGER", "_DENSE", "_AT_ENDS", "_RARE", "_ALIKE", "_SEEN_OF_IT",
-         "_LONG_SHARE"),
+         "_WHOLE_SEEN", "_NODE_SHARE", "_NO_LONGER", "_DENSE", "_AT_ENDS", "_RARE", "_ALIKE",
+         "_SEEN_OF_IT", "_LONG_SHARE"),
         (*_STOPS, *_HEALTHY),
     ),
     Group(
