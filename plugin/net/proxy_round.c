@@ -157,7 +157,7 @@ static void choose_every(struct net *net, uint64_t span_ns, uint32_t fewer)
 	double limit = fewer ? (double)NET_OPS_A_SECOND / fewer : HUGE_VAL;
 
 	net->followed_before = followed;
-	if (every > 1 && a_second / (every / 2) < limit * ROOM_SHARE)
+	if (every > 1 && 2 * a_second < limit * ROOM_SHARE * every)
 		every /= 2;
 	while (every < NET_EVERY_MOST && a_second / every > limit)
 		every *= 2;

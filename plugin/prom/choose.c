@@ -8,7 +8,8 @@
 #include "hot/labels.h"
 
 #define relaxed memory_order_relaxed
-#define PROCESS_SERIES (10u + BOX_DROPS) /* with the first GPU only */
+#define PROCESS_SERIES (9u + BOX_DROPS) /* with the first GPU only; one more with network detail   \
+                                         */
 #define GPU_SERIES 1u
 #define COMM_SERIES 7u
 #define TIMED_SERIES 5u   /* of a key with operations that have a time */
@@ -194,7 +195,8 @@ static void rank_keys(const struct prom *prom, const bool *visible, struct candi
 
 void prom_choose(struct prom *prom, unsigned gpu)
 {
-	unsigned room = PROM_MAX_SERIES - GPU_SERIES - (gpu ? 0 : PROCESS_SERIES);
+	bool has_net = atomic_load_explicit(&prom->box->header->net_on, relaxed);
+	unsigned room = PROM_MAX_SERIES - GPU_SERIES - (gpu ? 0 : PROCESS_SERIES + has_net);
 	unsigned comm_room = COMM_SERIES * PROM_MAX_COMMS, net_room = PROM_MAX_NET,
 		 label_room = PROM_MAX_LABELS, left_out;
 	struct candidates all;

@@ -12,8 +12,8 @@ GPU_SERIES_MAX, GPU_COMMS_MAX = 250, 16
 LIVE_COMMS_MAX, KINDS_MAX = 128, 256
 
 # Series that are there only in some cases: operations without a time or with phases, a process that
-# calls nothing.
-_IN_SOME_CASES = ("throughput", "_untimed_", "_wait_", "_quiet_")
+# calls nothing, network detail.
+_IN_SOME_CASES = ("throughput", "_untimed_", "_wait_", "_quiet_", "_network_")
 
 
 def usual_metrics(group: str, json: bool = False) -> list[Metric]:
