@@ -8,8 +8,8 @@
 #include "hot/labels.h"
 
 #define relaxed memory_order_relaxed
-#define PROCESS_SERIES (9u + BOX_DROPS) /* with the first GPU only; one more with network detail   \
-                                         */
+/* With the first GPU only; one more with network detail. */
+#define PROCESS_SERIES (9u + BOX_DROPS)
 #define GPU_SERIES 1u
 #define COMM_SERIES 7u
 #define TIMED_SERIES 5u   /* of a key with operations that have a time */
