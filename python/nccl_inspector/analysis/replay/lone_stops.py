@@ -267,7 +267,8 @@ def _always(own: Floats, window_s: int) -> float:
     low, high = np.quantile(own, (0.25, 0.75))
     if high - low > _ALIKE * window_s:
         return 0.0
-    return float(own[(low <= own) & (own <= high)].mean())
+    middle = own[(low <= own) & (own <= high)]
+    return float(middle.mean() if len(middle) else np.median(own))  # of two, none is between
 
 
 class _Candidate:

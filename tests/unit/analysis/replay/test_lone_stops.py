@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from nccl_inspector.analysis.replay.cause import LATE, Cause
-from nccl_inspector.analysis.replay.lone_stops import LoneStops, find_lone_stops, with_lone_stops
+from nccl_inspector.analysis.replay.lone_stops import (
+    LoneStops,
+    _always,
+    find_lone_stops,
+    with_lone_stops,
+)
 from tests.support.window_jobs import OPERATIONS, RANKS, START_S, WINDOW_S, WINDOWS, WindowJob
 
 NODES = ["n1"] * (RANKS // 2) + ["n2"] * (RANKS // 2)
@@ -185,3 +190,25 @@ def test_the_first_rank_is_known_to_be_the_one_that_saves() -> None:
     (found,) = with_lone_stops([], lone(job), JOB_S, 100.0, 0, [0] * RANKS)
     assert found.leader
     assert found.rare
+
+
+def test_what_two_windows_have_in_common_is_a_number() -> None:
+    assert _always(np.array([0.1, 0.3]), 10) == pytest.approx(0.2)
+    assert _always(np.array([0.1, 3.0]), 10) == 0.0, "they are not alike"
+    assert _always(np.array([]), 10) == 0.0
+
+
+@pytest.mark.parametrize("seconds", [15.0, 26.0, 38.0])
+def test_a_stop_is_seen_where_everybody_is_late_here_and_there(seconds: float) -> None:
+    job = WindowJob()
+    chance = np.random.default_rng(4)
+    for at in range(2, WINDOWS - 2):
+        job.stop(only(int(chance.integers(RANKS))), at, float(chance.uniform(0.3, 2.0)))
+    for at in range(16, WINDOWS - 8, 20):
+        for beside in range(-6, 7):
+            job.stop(only(5), at + beside, float(chance.uniform(0.3, 0.8)))
+        job.stop(only(5), at, seconds)
+    named = {one.members for one in lone(job) if one.lost_s > seconds}
+    assert named == {(5,)}
+    worst = lone(job)[0]
+    assert worst.lost_s >= 0.8 * seconds * len(range(16, WINDOWS - 8, 20))
