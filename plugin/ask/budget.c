@@ -51,11 +51,15 @@ static uint32_t share_ppm(uint64_t spent_ns, uint64_t span_ns)
 
 #define NET_FACTOR 4u
 
+static bool has_net_left(const struct budget *budget)
+{
+	return budget->has_net && budget->net_fewer < BUDGET_NET_MOST;
+}
+
 /* `less`: of what is measured. */
 static void change(struct budget *budget, bool less, uint64_t now_ns)
 {
-	bool of_net =
-	    less ? budget->has_net && budget->net_fewer < BUDGET_NET_MOST : budget->every <= 1;
+	bool of_net = less ? has_net_left(budget) : budget->every <= 1;
 
 	if (of_net)
 		budget->net_fewer =
@@ -70,8 +74,7 @@ static void change(struct budget *budget, bool less, uint64_t now_ns)
 static bool measure_less(struct budget *budget, uint64_t now_ns)
 {
 	budget->quiet_ns = 0;
-	if (budget->every >= BUDGET_MOST &&
-	    (!budget->has_net || budget->net_fewer >= BUDGET_NET_MOST))
+	if (budget->every >= BUDGET_MOST && !has_net_left(budget))
 		return false;
 	if (budget->lowered && now_ns - budget->changed_ns < LASTING_NS)
 		budget->patience_ns = budget->patience_ns < MOST_PATIENCE_NS / 2

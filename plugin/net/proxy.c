@@ -171,7 +171,7 @@ static void turn(struct net *net, struct net_op *op, unsigned state)
 }
 
 /* One in TURN_SAMPLE of the calls about steps is timed, for the budget: all those between two
- * changes of a head. Returns when it began; 0: it is none of them. */
+ * changes of a head. Returns when a call began that is timed, and 0 for any other. */
 static inline uint64_t sample_begins(const struct net_op *op)
 {
 	return atomic_load_explicit(&op->turns, relaxed) % TURN_SAMPLE ? 0 : clock_ticks();

@@ -2,8 +2,9 @@
 """What each option and each older interface of the profiler plugin costs, in time and instructions.
 
 Instructions are counted by valgrind, as the difference of two runs. They hardly depend on the
-neighbours on the machine. Where there is no valgrind there are none. It runs the plugin some thirty
-times slower, so that its own thread has more rounds for each operation.
+neighbours on the machine. They are left out where valgrind is not installed. Under valgrind
+everything is some thirty times slower, so the plugin's own thread has more rounds for each
+operation.
 """
 
 import re
@@ -105,7 +106,7 @@ def _instructions(folder: Path, valgrind: str, load: str, side: str, many: int) 
                 f"--callgrind-out-file={out}", PROGRAM, f"only-{side}-{load}", NOTHING, OURS,
                 str(many), "5",
             ],
-            env=environment(raw, 1_000_000, _WHOLE | _NET if load == "net" else _WHOLE),
+            env=environment(raw, 1_000_000, _WHOLE),
             stdout=subprocess.DEVNULL,
             check=True,
         )  # fmt: skip

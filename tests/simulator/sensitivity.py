@@ -61,6 +61,7 @@ GROUPS = (
         (*_LATE, *_HEALTHY),
     ),
     Group("outside_causes", ("_EXPLAINED_BY_STAGE",), ("set-stage", "gpu-pp*", *_HEALTHY)),
+    Group("late_causes", ("_HELD_TIMES", "_HELD_SHARE"), (*_LATE, *_HEALTHY)),
     Group("late_calls", ("_LATE_NS_MIN", "SHORT_SHARE"), (*_LATE, *_STOPS)),
     Group(
         "lone_stops",

@@ -12,6 +12,11 @@ path_type = click.Path(path_type=Path)
 conf_option = click.option("--conf", type=path_type, help="Use this configuration file.")
 run_dir_option = click.option("--run-dir", type=path_type, help="Use this run_dir.")
 report_dir_option = click.option("--report-dir", type=path_type, help="Use this report_dir.")
+attempt_option = click.option(
+    "--attempt",
+    type=click.IntRange(min=0),
+    help="Attempt of a requeued job. [default: the latest]",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 all_option = click.option("--all", "everything", is_flag=True, help="Show all rows of all tables.")
 

@@ -21,6 +21,7 @@ from nccl_inspector.commands.card_output import (
 )
 from nccl_inspector.commands.fetched_files import with_files_of
 from nccl_inspector.commands.options import (
+    attempt_option,
     conf_option,
     path_type,
     read_settings,
@@ -113,11 +114,7 @@ def _patterns(
 @click.argument("job", metavar="JOB_ID|ARRAY_TASK", callback=job_or_task)
 @conf_option
 @report_dir_option
-@click.option(
-    "--attempt",
-    type=click.IntRange(min=0),
-    help="Attempt of a requeued job. [default: the latest]",
-)
+@attempt_option
 @click.option(
     "--prometheus",
     metavar="URL",

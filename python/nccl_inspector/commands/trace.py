@@ -2,45 +2,45 @@
 """The command `nccl-inspector trace`."""
 
 import gzip
-from contextlib import closing
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TextIO, cast
 
 import click
 
 from nccl_inspector.commands.fetched_files import with_files_of
 from nccl_inspector.commands.options import (
+    attempt_option,
     conf_option,
     path_type,
     read_settings,
     report_dir_option,
 )
 from nccl_inspector.errors import InspectorError
+from nccl_inspector.slurm.job_argument import job_id
 
 
-def _open(path: Path) -> TextIO:
-    """Open the file for writing, packed if its name ends in .gz.
+def _write(path: Path, pieces: Iterable[str]) -> None:
+    """Write the file, packed if its name ends in .gz.
 
     Raises:
         InspectorError: it cannot be written.
     """
     try:
         if path.suffix == ".gz":
-            return cast(TextIO, gzip.open(path, "wt", encoding="utf-8", compresslevel=5))
-        return path.open("w", encoding="utf-8")
+            with gzip.open(path, "wt", encoding="utf-8", compresslevel=5) as packed:
+                packed.writelines(pieces)
+        else:
+            with path.open("w", encoding="utf-8") as file:
+                file.writelines(pieces)
     except OSError as err:
         raise InspectorError(f"{path} cannot be written: {err.strerror}") from err
 
 
 @click.command()
-@click.argument("job", metavar="JOB_ID", type=click.IntRange(min=0))
+@click.argument("job", metavar="JOB_ID", callback=job_id)
 @conf_option
 @report_dir_option
-@click.option(
-    "--attempt",
-    type=click.IntRange(min=0),
-    help="Attempt of a requeued job. [default: the latest]",
-)
+@attempt_option
 @click.option(
     "--output",
     type=path_type,
@@ -66,9 +66,8 @@ def trace(
     placed = [(one.head.node, process) for one in loaded.summaries for process in one.processes]
     made = make_trace(placed, build_report(loaded).names, make_card(loaded, config))
     path = output or Path(f"nccl-trace-{job}.json.gz")
-    with closing(_open(path)) as file:
-        file.writelines(write_trace(made))
     facts = about(made)
+    _write(path, write_trace(made, facts))
     click.echo(f"{path}: {facts['operations']:,} operations of {facts['ranks']:,} ranks")
     if facts["ranks_left_out"]:
         click.echo(

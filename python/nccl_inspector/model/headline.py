@@ -20,7 +20,6 @@ _FIRST_WORDS = frozenset(
         "whether",
     }
 )  # fmt: skip
-_TOLD = 2  # by name, of several that are alike
 
 
 def _ended(text: str) -> str:
@@ -51,28 +50,30 @@ def _who(finding: Finding, card: Card) -> str:
     ]  # fmt: skip
     if not alike:
         return finding.who
-    if len(alike) < _TOLD:
+    if len(alike) == 1:
         return f"{finding.who} and {alike[0].who}"
     what = "others" if finding.cause == STRAGGLER else "more"
     return f"{finding.who} and {len(alike)} {what}"
 
 
+def who_cost_what(card: Card) -> str:
+    """Return the sentence about who made a job slow; empty: no finding says it in these words."""
+    verdict, finding = card.verdict, leading_finding(card)
+    if verdict.status != DEGRADED or finding is None or not finding.who or not verdict.cost_s:
+        return ""
+    share = elapsed(verdict.cost_s)
+    if verdict.cost_share is not None:
+        share = f"{percent(verdict.cost_share)} of its time ({share})"
+    who, how = _who(finding, card), f": {finding.how}" if finding.how else ""
+    if who != finding.who:  # what is said of one does not hold for all
+        how = how.replace(": it ", ": the first ", 1) if how.startswith(": it ") else ""
+    return _ended(f"{who} cost this job {share}{_when(finding.period, card.job)}{how}")
+
+
 def what_happened(card: Card) -> str:
     """Return the sentence as it stands behind a status and a colon."""
-    verdict, finding = card.verdict, leading_finding(card)
-    if verdict.status == DEGRADED and finding and finding.who and verdict.cost_s:
-        share = (
-            f"{percent(verdict.cost_share)} of its time ({elapsed(verdict.cost_s)})"
-            if verdict.cost_share is not None
-            else elapsed(verdict.cost_s)
-        )
-        when = _when(finding.period, card.job)
-        who, how = _who(finding, card), f": {finding.how}" if finding.how else ""
-        if who != finding.who:  # what is said of one does not hold for all
-            how = how.replace(": it ", ": the first ", 1) if how.startswith(": it ") else ""
-        return _ended(f"{who} cost this job {share}{when}{how}")
-    said = [verdict.summary, said_cost(verdict)]
-    return " ".join(_ended(one) for one in said if one)
+    said = [card.verdict.summary, said_cost(card.verdict)]
+    return who_cost_what(card) or " ".join(_ended(one) for one in said if one)
 
 
 def headline(card: Card) -> str:

@@ -62,6 +62,8 @@ _OWN_FAILURES = frozenset({1, 2, 4, 5})
 _OF_LINKS = frozenset({"ib-retry-exceeded", "ib-flushed", "ib-completion-error"})
 _EXCEPTIONS = frozenset({"python-exception", "cpp-exception", "heap-damaged"})
 _OF_PROGRAMS = _EXCEPTIONS | {"program-gpu-memory", "program-cuda-error"}
+# What may have come from an error before it.
+_MAY_FOLLOW = _OF_PROGRAMS | _ENDS_AT_ONCE | {_KILLED}
 _PORT_ERROR = b"port error"
 # Where an error reaches the program, or ends the setting up.
 _OF_CALLS = re.compile(rb"(?:src/)?(?:group|init|enqueue|bootstrap)\.c[cu]:")
@@ -171,10 +173,7 @@ class LogReport:
         failed = {one.role for one in critical} & {Role.ERROR, Role.SYMPTOM}
         if self.first is not None or not failed:
             return ""
-        if any(
-            one.role is Role.ERROR and one.id not in _OF_PROGRAMS | _ENDS_AT_ONCE | {_KILLED}
-            for one in critical
-        ):
+        if any(one.role is Role.ERROR and one.id not in _MAY_FOLLOW for one in critical):
             return "not known: no times tell which of the errors was before the others"
         return "not known: what is recognized here waited for something, or followed from it"
 
@@ -250,7 +249,7 @@ def _unmade(log: Log) -> None:
     failed = log.hits.get("shm-failed")
     if failed is None or any(
         one.rule.role is Role.ERROR and one.grave is CRITICAL
-        and one.rule.id not in _OF_PROGRAMS | _ENDS_AT_ONCE | {_KILLED}
+        and one.rule.id not in _MAY_FOLLOW
         for one in log.hits.values()
     ):  # fmt: skip
         return

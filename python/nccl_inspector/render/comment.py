@@ -21,7 +21,6 @@ from nccl_inspector.model.card import (
     CAUSES,
     CONFIDENCES,
     CRITICAL,
-    DEGRADED,
     HEALTHY,
     INFO,
     STATUSES,
@@ -29,7 +28,7 @@ from nccl_inspector.model.card import (
     Card,
     Entity,
 )
-from nccl_inspector.model.headline import what_happened
+from nccl_inspector.model.headline import who_cost_what
 from nccl_inspector.model.table_columns import cut
 from nccl_inspector.model.wording import (
     briefly_cost,
@@ -179,10 +178,9 @@ def _tokens(one: Summary, entities: int) -> Iterator[str]:
 
 def _words(card: Card, room: int) -> str:
     """Return the verdict in words for people, within `room`; its cost is never cut."""
-    cost, said = briefly_cost(card.verdict), card.verdict.summary or "nothing is known"
-    if card.verdict.status == DEGRADED and (finding := leading_finding(card)) and finding.who:
-        # It begins with who it was and what it cost.
-        cost, said = "", what_happened(card).removesuffix(".")
+    said = who_cost_what(card).removesuffix(".")
+    cost = "" if said else briefly_cost(card.verdict)
+    said = said or card.verdict.summary or "nothing is known"
     end = f", {cost}" if cost else ""
     text = f"NCCL {said_status(card.verdict)}: {said}"
     return cut(plain(text), room - len(end)).translate(_NOT_IN_WORDS) + end

@@ -41,7 +41,6 @@ from nccl_inspector.analysis.replay.late_causes import leader_of
 from nccl_inspector.analysis.replay.lone_stops import find_lone_stops, with_lone_stops
 from nccl_inspector.analysis.replay.outside_causes import with_standstills
 from nccl_inspector.analysis.replay.process_choice import choose
-from nccl_inspector.analysis.replay.records import RecordSource
 from nccl_inspector.analysis.slow_times.standstills import find_standstills
 from nccl_inspector.analysis.slow_times.throughput import Readings
 from nccl_inspector.analysis.straggler.culprit import describe_culprit, find_culprit
@@ -194,14 +193,9 @@ def _judge_samples(placed: Sequence[tuple[str, Process]], given: JobContext) -> 
     if hidden:
         return Judged(why_not=hidden)
     choice = choose(placed)
-    sources = [
-        RecordSource(member, samples)
-        for member in choice.members
-        if (samples := placed[member][1].samples) is not None
-    ]
     nodes = [node for node, _ in placed]
     locals_ = _places_on_nodes(placed)
-    found = judge_records(sources, nodes, locals_, choice=choice)
+    found = judge_records(choice.sources(placed), nodes, locals_, choice=choice)
     if found.records is None:
         return replace(found, why_not=given.why_no_samples) if given.why_no_samples else found
     unions = [_unions(placed[member][1]) for member in choice.members]

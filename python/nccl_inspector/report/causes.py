@@ -243,8 +243,16 @@ def _how_often(cause: Cause) -> str:
         return f"once, for {duration(cause.late_ns)}"
     if cause.times:
         return f"{cause.times} times, for {duration(cause.late_ns)} (median)"
-    often = "in one short time" if cause.once else "now and then"
-    return f"{often}, by {duration(cause.late_ns)} (median)"
+    return f"{_seldom(cause)}, by {duration(cause.late_ns)} (median)"
+
+
+def _seldom(cause: Cause) -> str:
+    return "in one short time" if cause.once else "now and then"
+
+
+def _rank(cause: Cause, view: JobView) -> str:
+    """Return the one process that a cause is about, with its place."""
+    return f"{view.names[cause.members[0]]} ({view.place(cause.members[0])})"
 
 
 def _who(among: LateSet, view: JobView) -> str:
@@ -273,8 +281,7 @@ def _late_title(cause: Cause, view: JobView) -> str:
             return f"{who} make the others wait {_how_often(cause)}"
         together = "" if cause.node else "together "
         return f"{who} are late {together}{by}"
-    member = cause.members[0]
-    who = f"{view.names[member]} ({view.place(member)})"
+    who = _rank(cause, view)
     if cause.rare:
         return f"{who} makes the others wait {_how_often(cause)}"
     if not cause.whole:  # the share of all gaps would say nothing of these
@@ -289,15 +296,13 @@ def _late_words(cause: Cause, view: JobView) -> tuple[str, str]:
     if cause.among is not None:
         who, they, come = _who(cause.among, view), "they", "come"
     else:
-        member = cause.members[0]
-        who, they, come = f"{view.names[member]} ({view.place(member)})", "it", "comes"
+        who, they, come = _rank(cause, view), "it", "comes"
     if cause.times == 1:
         return who, f"{they} made the others wait once, for {by}"
     if cause.times:
         return who, f"{they} made the others wait {cause.times} times, mostly for about {by}"
     if cause.rare:
-        often = "in one short time" if cause.once else "now and then"
-        return who, f"{they} {come} about {by} late {often}, and the others wait"
+        return who, f"{they} {come} about {by} late {_seldom(cause)}, and the others wait"
     to = ""
     if cause.among is None and cause.whole:  # the share of all gaps would say nothing of a time
         often = "each" if cause.late_share >= 0.995 else f"{cause.late_share:.0%}"
@@ -562,10 +567,7 @@ def _outside_title(cause: Cause) -> str:
     if cause.times:
         return f"no rank is in an operation: {_how_often(cause)}"
     lasted = elapsed((cause.end - cause.start) / 1e9)
-    what = f"all ranks take {cause.ratio:.2f} times as long between operations"
-    if cause.still:
-        what = "no rank is in an operation"
-    return f"slower outside communication for {lasted}: {what}"
+    return f"slower outside communication for {lasted}: {_outside_words(cause)[1]}"
 
 
 def _at_start(cause: Cause, judged: Judged) -> bool:

@@ -10,9 +10,10 @@ The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +24,6 @@ from nccl_inspector.analysis.replay.process_choice import choose
 from nccl_inspector.analysis.replay.records import (
     SYNCHRONISING,
     Records,
-    RecordSource,
     gather,
 )
 from nccl_inspector.errors import InspectorError
@@ -38,32 +38,22 @@ _JOB = 0  # number of the process that has the findings; ranks count from 1
 _LANES = 64  # tracks of a communicator of a rank: its operations that overlap
 
 
-@dataclass(frozen=True, slots=True)
-class Exactness:
-    """How exact the common clock is: how far the ends of one operation lie apart over its ranks.
+def ends_apart_us(records: Records) -> tuple[float, float] | None:
+    """Return how far the ends of one operation lie apart over its ranks: median and 95 % quantile.
 
-    Of operations that no rank can leave before the last has come; None: there is none.
+    This is how exact the times of different ranks are beside each other. It is of operations that
+    no rank can leave before the last has come. None: of no such operation two ranks have records.
     """
-
-    median_ns: float | None
-    most_ns: float | None  # of 95 % of them
-    operations: int
-
-
-def exactness(records: Records) -> Exactness:
-    """Return how exact the times of different ranks are beside each other."""
     together = np.isin(records.func, list(SYNCHRONISING))
     joined, end = records.joined[together], records.end[together]
-    if not len(joined):
-        return Exactness(None, None, 0)
     order = np.lexsort((end, joined))
     joined, end = joined[order], end[order]
-    first = np.flatnonzero(np.r_[True, joined[1:] != joined[:-1]])
-    last = np.r_[first[1:], len(joined)] - 1
-    apart = (end[last] - end[first])[last > first]
+    first = np.flatnonzero(np.diff(joined, prepend=-1))
+    last = np.append(first[1:], len(joined)) - 1
+    apart = (end[last] - end[first])[last > first] if len(first) else end
     if not len(apart):
-        return Exactness(None, None, 0)
-    return Exactness(float(np.median(apart)), float(np.quantile(apart, 0.95)), len(apart))
+        return None
+    return _us(float(np.median(apart))), _us(float(np.quantile(apart, 0.95)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +80,7 @@ def make_trace(placed: Sequence[tuple[str, Process]], names: Sequence[str], card
         InspectorError: no process has exact records.
     """
     choice = choose(placed)
-    sources = [
-        RecordSource(member, samples)
-        for member in choice.members
-        if (samples := placed[member][1].samples) is not None
-    ]
+    sources = choice.sources(placed)
     records = gather(sources, len(placed), choice.left_out)
     if records is None:
         raise InspectorError("no process has exact records of its operations: nothing to trace")
@@ -171,7 +157,7 @@ def _operations(trace: Trace) -> Iterator[dict[str, Any]]:
     records, zero = trace.records, trace.began_ns
     last_rows = _last_rows(records)
     tracks: dict[int, _Tracks] = {}
-    at: dict[int, tuple[int, int]] = {}  # where the rows are that arrows begin at
+    at: list[tuple[int, int]] = []  # on which track each row is
     wanted = []
     for row in range(len(records)):  # by process and begin
         member, comm = int(records.member[row]), int(records.comm[row])
@@ -180,7 +166,7 @@ def _operations(trace: Trace) -> Iterator[dict[str, Any]]:
         pid = member + 1
         tid = tracks.setdefault(member, _Tracks()).place(comm, begin, end)
         name, facts = _operation(trace, row, last)
-        at[row] = pid, tid
+        at.append((pid, tid))
         yield _slice(pid, tid, begin - zero, end - begin, name=name, cat="nccl", args=facts)
         if not waited > 0 or last == row:
             continue
@@ -217,17 +203,15 @@ def _names(trace: Trace, member: int, used: dict[int, int]) -> Iterator[dict[str
 
 def _findings(trace: Trace) -> Iterator[dict[str, Any]]:
     zero_s = trace.began_ns / 1e9
-    shown = [one for one in trace.card.findings if one.period is not None]
+    shown = [(one, one.period) for one in trace.card.findings if one.period is not None]
     if not shown:
         return
     yield _named("process_name", _JOB, 0, name="findings of the report")
     yield _named("process_sort_index", _JOB, 0, sort_index=_JOB)
-    for tid, one in enumerate(shown, 1):
-        if one.period is None:
-            continue
+    for tid, (one, period) in enumerate(shown, 1):
         yield _named("thread_name", _JOB, tid, name=f"{one.rule} ({one.severity})")
-        began_ns = max(0.0, (one.period.start_s - zero_s) * 1e9)
-        lasted_ns = max(1.0, (one.period.end_s - zero_s) * 1e9 - began_ns)
+        began_ns = max(0.0, (period.start_s - zero_s) * 1e9)
+        lasted_ns = max(1.0, (period.end_s - zero_s) * 1e9 - began_ns)
         yield _slice(
             _JOB, tid, began_ns, lasted_ns, name=one.title, cat="finding",
             args={"detail": one.detail},
@@ -236,7 +220,7 @@ def _findings(trace: Trace) -> Iterator[dict[str, Any]]:
 
 def about(trace: Trace) -> dict[str, Any]:
     """Return the head of the trace: what it is of, what is missing, how exact the clock is."""
-    exact = exactness(trace.records)
+    median_us, most_us = ends_apart_us(trace.records) or (None, None)
     return {
         "job": trace.card.job.job_id,
         "begins_at_unix_ns": trace.began_ns,
@@ -244,21 +228,19 @@ def about(trace: Trace) -> dict[str, Any]:
         "ranks": trace.chosen,
         "ranks_left_out": len(trace.names) - trace.chosen,
         "records_lost": trace.records.lost,
-        "ends_of_one_operation_apart_us_median": _known_us(exact.median_ns),
-        "ends_of_one_operation_apart_us_95_percent": _known_us(exact.most_ns),
+        "ends_of_one_operation_apart_us_median": median_us,
+        "ends_of_one_operation_apart_us_95_percent": most_us,
     }
 
 
-def _known_us(ns: float | None) -> float | None:
-    return None if ns is None else _us(ns)
+def write_trace(trace: Trace, head: Mapping[str, Any]) -> Iterator[str]:
+    """Give the trace as pieces of one JSON text, in which an event is a line.
 
-
-def write_trace(trace: Trace) -> Iterator[str]:
-    """Give the trace as pieces of one JSON text, in which an event is a line."""
-    head = json.dumps(about(trace))
-    yield f'{{"displayTimeUnit":"ms","otherData":{head},"traceEvents":[\n'
+    `head`: what about() says of it.
+    """
+    yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(head)},"traceEvents":[\n'
     comma = ""
-    for event in (*_findings(trace), *_operations(trace)):
+    for event in chain(_findings(trace), _operations(trace)):
         yield comma + json.dumps(event, separators=(",", ":"))
         comma = ",\n"
     yield "\n]}\n"

@@ -16,6 +16,11 @@ def job_id(_context: click.Context, _parameter: click.Parameter, text: str) -> i
     return int(text)
 
 
+def job_ids(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    """Return the job ids of a text such as `4711,4712`; none if it is empty."""
+    return tuple(job_id(context, parameter, one) for one in text.split(",") if one)
+
+
 def optional_job_id(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> int | None:

@@ -113,11 +113,9 @@ void play_only(const char *what, unsigned many)
 	const char *word = strchr(what, '-') + 1, *name = strchr(word, '-') + 1;
 	struct side *side = &sides[!strncmp(word, "ours", 4) ? OURS : NOTHING];
 
-	for (load = LOAD_COLLS; load < LOADS; load++)
-		if (!strncmp(load_names[load], name, strlen(name)) && load != LOAD_COLLS)
+	for (load = LOADS - 1; load > LOAD_COLLS; load--)
+		if (!strncmp(load_names[load], name, strlen(name)))
 			break;
-	if (load == LOADS)
-		load = LOAD_COLLS;
 	load_begin();
 	for (unsigned i = 0; i < many; i++) {
 		struct player_op op = load_op(i, 8);

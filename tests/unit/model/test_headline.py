@@ -63,6 +63,8 @@ def during(first_s: float, last_s: float) -> Finding:
         (during(1800, 3590), ", from 12:30:00 UTC on"),
         (during(20, 1800), ", until 12:30:00 UTC"),
         (during(600, 1800), ", from 12:10:00 to 12:30:00 UTC"),
+        (during(170, 3590), ""),  # 5 % of the job are 180 s
+        (during(190, 3590), ", from 12:03:10 UTC on"),
     ],
 )
 def test_it_says_who_what_it_cost_and_since_when(finding: Finding, when: str) -> None:
@@ -117,3 +119,10 @@ def test_text_page_comment_history_and_json_begin_with_the_same_sentence(card: C
     assert (
         make_comment(card).partition(": ")[2].startswith(words[:150].rstrip(".").replace("'", ""))
     )
+
+
+@pytest.mark.parametrize(("first_s", "when"), [(50, ""), (70, ", from 12:01:10 UTC on")])
+def test_a_minute_at_the_edge_of_a_short_job_is_not_said(first_s: float, when: str) -> None:
+    card = card_of([during(first_s, 590)])
+    short = replace(card, job=replace(JOB, end_s=BEGIN_S + 600))
+    assert headline(short).partition(": ")[0].endswith(f"(16 min 48 s){when}")

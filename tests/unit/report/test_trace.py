@@ -16,7 +16,7 @@ from nccl_inspector.commands.trace import trace as command
 from nccl_inspector.errors import InspectorError
 from nccl_inspector.report.assemble import build_card
 from nccl_inspector.report.joined_job import build_report
-from nccl_inspector.report.trace import ARROW_NS_MIN, make_trace, write_trace
+from nccl_inspector.report.trace import ARROW_NS_MIN, about, make_trace, write_trace
 from nccl_inspector.summary.attempts import Loaded
 from nccl_inspector.summary.codec import NodeSummary
 from tests.support.summaries import eight_ranks, write_summary
@@ -29,7 +29,7 @@ def trace_of(summaries: list[NodeSummary]) -> dict[str, Any]:
     loaded = Loaded(tuple(summaries), (0,), ())
     placed = [(one.head.node, process) for one in summaries for process in one.processes]
     made = make_trace(placed, build_report(loaded).names, build_card(loaded))
-    found: dict[str, Any] = json.loads("".join(write_trace(made)))
+    found: dict[str, Any] = json.loads("".join(write_trace(made, about(made))))
     return found
 
 
@@ -138,3 +138,9 @@ def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     )
     assert done.exit_code != 0
     assert "cannot be written: No such file or directory" in str(done.exception or done.output)
+
+
+def test_a_task_of_an_array_is_no_job_of_another_number(tmp_path: Path) -> None:
+    done = CliRunner().invoke(command, ["4_2", "--report-dir", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "for an array task give its own job id" in " ".join(done.output.split())

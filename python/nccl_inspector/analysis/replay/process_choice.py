@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nccl_inspector.analysis.replay.arrays import Floats, Ints, medians_of_others
+from nccl_inspector.analysis.replay.records import RecordSource
 from nccl_inspector.errors import RefusedError
 from nccl_inspector.model.process import COMM_FOLDED, Process
 
@@ -34,6 +35,14 @@ class Choice:
     some: bool = False  # True: not all processes with records are read
     left_out: Mapping[int, int] = field(default_factory=dict)
     by_busy: bool = True  # the others were compared by how busy their GPUs were
+
+    def sources(self, placed: Sequence[tuple[str, Process]]) -> list[RecordSource]:
+        """Return the records of the chosen processes."""
+        return [
+            RecordSource(member, samples)
+            for member in self.members
+            if (samples := placed[member][1].samples) is not None
+        ]
 
 
 def choose(placed: Sequence[tuple[str, Process]]) -> Choice:

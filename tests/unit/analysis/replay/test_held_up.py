@@ -49,3 +49,10 @@ def test_a_single_one_beside_a_later_rank_may_have_a_fault_of_its_own() -> None:
 def test_ranks_that_cost_nearly_as_much_are_not_held_up() -> None:
     causes = [late(8, 0.05), *(late(one, 0.03) for one in NODE[1:])]
     assert len(without_held_up(causes, costs(0.2, 0.0))) == 8
+
+
+@pytest.mark.parametrize(("accused", "cost"), [(7, 0.04), (5, 0.023)])
+def test_most_of_them_each_of_much_less_are_enough(accused: int, cost: float) -> None:
+    causes = [late(8, 0.15), *(late(one, cost) for one in NODE[1 : 1 + accused])]
+    (only,) = without_held_up(causes, costs(0.2, 0.0))
+    assert only.members == (8,)

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from nccl_inspector.commands.slurm_time import numbers_option, read_time
+from nccl_inspector.commands.history import read_time
+from nccl_inspector.slurm.job_argument import job_ids
 
 NOW = datetime(2026, 8, 3, 14, 30, 5, tzinfo=UTC)
 
@@ -43,7 +44,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 def test_job_numbers_are_divided_by_commas() -> None:
     context, option = click.Context(click.Command("x")), click.Option(["-j"])
-    assert numbers_option(context, option, "4711,4712") == (4711, 4712)
-    assert numbers_option(context, option, "") == ()
-    with pytest.raises(click.BadParameter, match="not job ids"):
-        numbers_option(context, option, "4711;rm")
+    assert job_ids(context, option, "4711,4712") == (4711, 4712)
+    assert job_ids(context, option, "") == ()
+    with pytest.raises(click.BadParameter, match="not a job id"):
+        job_ids(context, option, "4711;rm")
